@@ -80,7 +80,7 @@ impl<F: Fabric> ReadOnlyFabric<F> {
         Self { shown: Some(RefCell::default()), ..Self::new(inner) }
     }
 
-    /// The same, for who goes without these nodes.
+    /// The same, for a client that goes without these nodes.
     pub(crate) fn without(self, left_out: NodeSet) -> Self {
         Self { left_out, ..self }
     }

@@ -206,7 +206,7 @@ fn part(is_such: impl Fn(&str) -> bool) -> String {
     such.map(|path| code(&fs::read_to_string(path).expect("text"))).collect()
 }
 
-/// `for_each` and `usage` had none, and locks of a handle. (What leaves sleeping to its caller has none: who blocks sleeps.)
+/// `for_each` and `usage` had none, and locks of a handle. (What leaves sleeping to its caller has none: a caller that blocks sleeps.)
 #[test]
 fn each_operation_has_its_blocking_twin() {
     let starts = |path: &str, all: &[&str]| all.iter().any(|one| path.starts_with(one));

@@ -156,7 +156,7 @@ fn opens(client: &Client, guard: &mut Guard<'_>) -> bool {
     }
     let mut keys: Vec<_> = (0..ACCOUNTS).map(account).collect();
     keys.push(JOURNAL.to_vec());
-    // Whoever is killed in here is followed by one that is told again.
+    // A process that is killed in here is followed by one that is told again.
     guard.settle(&keys).expect("it is held");
     let journal = client.blocking().get(JOURNAL).expect("nodes answer").expect("it is there");
     let text = String::from_utf8(journal.to_vec()).expect("text");
@@ -271,7 +271,7 @@ fn killed_clients_wedge_no_lock() {
     assert!(lock.acquire().expect("all are dead").token() > last);
 }
 
-/// Tellers are killed in the middle of transfers between accounts that a lock guards: who takes over is told, settles the accounts and
+/// Tellers are killed in the middle of transfers between accounts that a lock guards: a process that takes over is told, settles the accounts and
 /// ends the transfer. No money comes or goes.
 #[test]
 fn a_bank_whose_tellers_are_killed_loses_no_money() {
@@ -333,7 +333,7 @@ fn a_stopped_holder_keeps_the_lock_until_it_is_evicted() {
     assert_eq!(guard.is_held(), Ok(true));
 }
 
-/// The one that waits has the lock once the kernel has let go of the dead one's slot, whoever attaches there then.
+/// The one that waits has the lock once the kernel has let go of the dead one's slot, whatever client attaches there then.
 #[test]
 fn who_waits_takes_over_from_a_killed_holder() {
     let (_dir, pool) = pool();

@@ -14,7 +14,7 @@ use swarm_kv::{Options, ReplaceStep, Verdict};
 const ROLE: &str = "SWARM_KV_TEST_ROLE";
 const POOL: &str = "SWARM_KV_TEST_POOL";
 const KEYS: usize = 40;
-/// How often who fills stops.
+/// How often the process that fills stops.
 const PARTS: u64 = 6;
 
 fn open(path: &Path) -> Pool {
@@ -246,7 +246,7 @@ fn nodes_are_lost_and_replaced_one_after_the_other_while_processes_work() {
     busy.end();
 }
 
-/// SIGKILL of who replaces: the clients go on without the node, and the next one begins anew.
+/// SIGKILL of the process that replaces: the clients go on without the node, and the next one begins anew.
 #[test]
 fn a_replacement_that_is_killed_is_taken_up_by_the_next() {
     let mut busy = Busy::new();

@@ -146,7 +146,7 @@ fn passes(
         return Err(format!("passes time {generation}, and waits for {:?}", its.waits_for));
     }
     for (other, party) in all {
-        // Whoever joined before it arrived was waited for.
+        // A member that joined before it arrived was waited for.
         let is_awaited = party.was_awaited(arrived);
         if is_awaited && !party.has_arrived(generation) {
             return Err(format!("passes, and client {other} has not arrived"));

@@ -171,7 +171,7 @@ mod tests {
         }
     }
 
-    /// Who has ended is noted before what is due to that, once.
+    /// That a client has ended is noted before what is due to that, once.
     #[test]
     fn ends_are_noted() {
         let history = LockHistory::default();

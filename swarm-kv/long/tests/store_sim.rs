@@ -419,7 +419,7 @@ impl Stage {
                 }
             });
         }
-        self.run(LIVE_STEPS, "what those who are left do in the end")?;
+        self.run(LIVE_STEPS, "what those that are left do in the end")?;
         self.last_look(rng)?;
         self.judge_refusals()
     }

@@ -44,7 +44,7 @@ where
             return Ok(found);
         }
         if let Some(prepared) = prepared {
-            // N2: for so long at most, as whoever was to wake it may be dead.
+            // N2: for so long at most, as the client that was to wake it may be dead.
             sleep(prepared, pauses.next(left)).await;
         }
         // N1: before the next look.

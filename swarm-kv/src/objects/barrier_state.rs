@@ -7,7 +7,7 @@
 //!     24   each member: [ ticket 32 | has arrived 16 | slot 16 ], session
 //! ```
 //!
-//! **Invariants:** it opens only when nobody is awaited who has not joined yet, and every member has arrived in this
+//! **Invariants:** it opens only when nobody is awaited that has not joined yet, and every member has arrived in this
 //! generation (O6). A member ceases to be one only if it leaves, is evicted, or has ended (O1).
 
 use swarm_core::words::Incarnation;
@@ -78,7 +78,7 @@ impl Meeting {
 
     /// Takes members out that have ended, and opens if nobody is awaited any more.
     pub(crate) fn goes_on(&mut self, is_gone: &dyn Fn(&Seat) -> bool) {
-        // O1: only who has not arrived is waited for.
+        // O1: only a member that has not arrived is waited for.
         self.members.retain(|member| member.has_arrived || !is_gone(&member.seat));
         // O6: all of them.
         let is_complete = self.awaited == 0 && self.members.iter().all(|it| it.has_arrived);

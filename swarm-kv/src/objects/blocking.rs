@@ -1,6 +1,6 @@
 //! Objects for programs without `async`.
 //!
-//! Who waits sleeps between two looks, on shared memory until a change of the object wakes it.
+//! A client that waits sleeps between two looks, on shared memory until a change of the object wakes it.
 
 use std::time::Duration;
 

@@ -27,7 +27,7 @@ impl<'l, F: Fabric, C: Clock, P: Protocol> Guard<'l, F, C, P> {
         Self { place, token, unsettled }
     }
 
-    /// The token: larger than those of all holders before (O2). Let what the object guards refuse whoever comes
+    /// The token: larger than those of all holders before (O2). Let what the object guards refuse a client that comes
     /// with a smaller one than it has seen.
     #[must_use]
     pub fn token(&self) -> u64 {
@@ -81,7 +81,7 @@ impl<'l, F: Fabric, C: Clock, P: Protocol> Guard<'l, F, C, P> {
         Ok(())
     }
 
-    /// Releases it, and lets in who is next.
+    /// Releases it, and lets in the next one.
     ///
     /// One roundtrip if this client changed the object last, up to five if others have entered the queue since.
     ///

@@ -1,4 +1,4 @@
-//! A number that is counted down to nothing, and who waits for that.
+//! A number that is counted down to nothing, and clients that wait for that.
 //!
 //! ```text
 //! byte 0   mark, kind, version
@@ -22,7 +22,7 @@ use crate::objects::kind::ObjectKind;
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Returns the latch of this name, which opens when it was counted down so often. There is one for each
-    /// key: it need not be created, and whoever counts first makes it with its number.
+    /// key: it need not be created, and the client that counts first makes it with its number.
     #[must_use]
     pub fn latch(&self, name: &[u8], count: u64) -> Latch<'_, F, C, P> {
         Latch { client: self, name: name.into(), count }

@@ -27,7 +27,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
 /// A lock that one client at a time holds, of whatever process.
 ///
-/// Whoever comes first gets it first, up to [`MAX_WAITERS`](crate::objects::MAX_WAITERS) that wait; more of
+/// The first that comes gets it first, up to [`MAX_WAITERS`](crate::objects::MAX_WAITERS) that wait; more of
 /// them try again until there is room. A holder that ends, however that comes about, is followed by the next
 /// one (O1); one that is stopped keeps the lock until it goes on, or is [evicted](Self::evict).
 ///
@@ -138,7 +138,7 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Lock<'c, F, C, P> {
         self.queued.enter(self.weight, limit, sleep).await
     }
 
-    /// Takes the lock away from the holder with this token, which need not have ended, and lets in who is next.
+    /// Takes the lock away from the holder with this token, which need not have ended, and lets in the next one.
     /// Returns false, with no effect, if that holds it no more.
     ///
     /// The holder is told when it releases the lock, or [asks](Guard::is_held). Until then it acts as if it
@@ -150,7 +150,7 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Lock<'c, F, C, P> {
         self.queued.evict(token).await
     }
 
-    /// Returns who holds the lock and who waits. Clients that have ended may be among them until somebody comes by.
+    /// Returns who holds the lock and who waits. Clients that have ended may be among them until another one comes by.
     ///
     /// # Errors
     /// [`ObjectError::OtherKind`]; too few memory nodes that answer.

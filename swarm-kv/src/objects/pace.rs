@@ -1,4 +1,4 @@
-//! How often who waits looks: soon at first, and at most [`LONGEST`] apart.
+//! How often a client that waits looks: soon at first, and at most [`LONGEST`] apart.
 
 use std::time::Duration;
 
@@ -76,7 +76,7 @@ mod tests {
             let before = words.prepare(hash);
             (0..10).for_each(|_| lock.acquire().expect("free").release().expect("held"));
             let wakes = words.prepare(hash).wrapping_sub(before) >> 1;
-            assert_eq!(wakes, 1, "of whoever has prepared");
+            assert_eq!(wakes, 1, "of the one that has prepared");
         };
         pairs();
         pairs();

@@ -24,7 +24,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
 /// A lock that at most [`MAX_HOLDERS`] clients hold to read, or one to write.
 ///
-/// Whoever comes first gets it first: who comes to read waits behind a writer that waits.
+/// The first that comes gets it first: one that comes to read waits behind a writer that waits.
 pub struct RwLock<'c, F: Fabric, C: Clock, P: Protocol> {
     pub(crate) read: Lock<'c, F, C, P>,
     pub(crate) write: Lock<'c, F, C, P>,

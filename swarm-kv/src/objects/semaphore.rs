@@ -30,7 +30,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
 /// Permits that clients hold. Those of a client that ends are free again.
 ///
-/// Whoever comes first gets them first: who wants one waits behind another that waits for many.
+/// The first that comes gets them first: one that wants one permit waits behind another that waits for many.
 pub struct Semaphore<'c, F: Fabric, C: Clock, P: Protocol> {
     client: &'c Client<F, C, P>,
     name: Box<[u8]>,

@@ -355,7 +355,7 @@ fn what_is_no_lock_is_told_and_left_as_it_is() {
     assert_eq!(lock.acquire().map(drop), Err(ObjectError::Store(Error::Key(0))));
 }
 
-/// Many read, one writes, and who comes to read waits behind a writer.
+/// Many read, one writes, and one that comes to read waits behind a writer.
 #[test]
 fn many_read_and_one_writes() {
     let play = Play::new();
@@ -537,7 +537,7 @@ fn values_are_what_other_languages_make_of_them() {
     assert_eq!(store.guarded::<Vec<u8>>(b"text").get(), Ok(Some(b"{}".to_vec())));
 }
 
-/// Who takes over from the dead is told, until somebody has settled what the dead one may have left.
+/// A client that takes over from the dead is told, until one has settled what the dead one may have left.
 #[test]
 fn who_takes_over_is_told_until_it_is_settled() {
     let play = Play::new();

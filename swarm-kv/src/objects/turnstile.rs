@@ -12,7 +12,7 @@
 //! It has so many *units*, of which each holder has its *weight*: a lock has one.
 //!
 //! **Invariants:** a holder ceases to be one only if it leaves, is evicted, or has ended (O1). Each new holder
-//! has a token larger than all before it (O2). Who came first is let in first: nobody is while another one
+//! has a token larger than all before it (O2). The one that came first is let in first: nobody is while another one
 //! waits, and the front of the queue leaves it only to hold, because it gives up, or because it has ended (O3).
 //! Once a holder was taken out, the object is *unsettled* until a later one says that it is not (O7).
 //!
@@ -158,7 +158,7 @@ impl Turnstile {
         self.holders.iter().any(|holder| holder.token == token)
     }
 
-    /// Takes out holders that have ended, and lets in who is next.
+    /// Takes out holders that have ended, and lets in the next one.
     pub(crate) fn goes_on(&mut self, is_gone: &dyn Fn(&Seat) -> bool) {
         // O1: a holder that is only slow, or stopped, stays.
         self.takes_out(|holder| is_gone(&holder.seat));
@@ -177,7 +177,7 @@ impl Turnstile {
         if self.standing(&seat) != Standing::Outside {
             return;
         }
-        // O3: not past those who wait.
+        // O3: not past those that wait.
         if self.waiters.is_empty() && self.has_room(weight) {
             self.admit(seat, weight);
         } else if queues {
@@ -191,7 +191,7 @@ impl Turnstile {
         }
     }
 
-    /// Takes a place away, and lets in who is next.
+    /// Takes a place away, and lets in the next one.
     pub(crate) fn leave(&mut self, seat: &Seat, is_gone: &dyn Fn(&Seat) -> bool) {
         // O4: nobody else's.
         self.holders.retain(|holder| holder.seat != *seat);
@@ -199,9 +199,9 @@ impl Turnstile {
         self.lets_in(is_gone);
     }
 
-    /// Takes the place of the holder with this token away, and lets in who is next.
+    /// Takes the place of the holder with this token away, and lets in the next one.
     pub(crate) fn evict(&mut self, token: u64, is_gone: &dyn Fn(&Seat) -> bool) {
-        // O4: whoever holds it by now has another token.
+        // O4: the one that holds it by now has another token.
         self.takes_out(|holder| holder.token == token);
         self.lets_in(is_gone);
     }
@@ -359,7 +359,7 @@ mod tests {
         assert_eq!(lock.standing(&seat(40)), Standing::Outside, "the 33rd");
         for slot in 0..=MAX_WAITERS {
             assert_eq!(lock.standing(&seat(slot)), Standing::Holds(slot as u64 + 1));
-            // Nobody gets in front of those who wait.
+            // Nobody gets in front of those that wait.
             lock.enter((seat(50), 1), false, &alive);
             assert_eq!(lock.standing(&seat(50)), Standing::Outside);
             lock.leave(&seat(slot), &alive);
@@ -373,7 +373,7 @@ mod tests {
         let mut lock = with_waiters(3);
         let before = lock.clone();
         lock.goes_on(&|it| it.slot > 1);
-        assert_eq!(lock, before, "who waits behind another one is in nobody's way");
+        assert_eq!(lock, before, "one that waits behind another one is in nobody's way");
         lock.goes_on(&|it| it.slot < 2);
         assert_eq!(lock.standing(&seat(2)), Standing::Holds(2));
         assert_eq!(lock.standing(&seat(1)), Standing::Outside);
@@ -391,7 +391,7 @@ mod tests {
         assert_eq!(lock, after, "it lost its place before");
     }
 
-    /// Who waits and has ended took up the room of one that lives.
+    /// One that waits and has ended took up the room of one that lives.
     #[test]
     fn who_ended_makes_room_in_a_full_queue() {
         let mut lock = with_waiters(MAX_WAITERS);

@@ -1,6 +1,6 @@
 //! Entering an object's queue, waiting, and leaving.
 //!
-//! **Invariants:** a change of an object is made of the state that it is built on (Q1), so who enters, leaves
+//! **Invariants:** a change of an object is made of the state that it is built on (Q1), so a client that enters, leaves
 //! or takes a dead client's place does so in the very state in which it found that. A place that its client
 //! gave up half-way, as its future was dropped or an operation failed, is remembered until it is known to be
 //! gone (O5): a client that lives on keeps nobody waiting for nothing.
@@ -134,7 +134,7 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Queued<'c, F, C, P> {
         }
     }
 
-    /// Gives up a place that may be there. Where a read finds that it is not, it never will be: who was to take
+    /// Gives up a place that may be there. Where a read finds that it is not, it never will be: the one that was to take
     /// it goes on with nothing, and what it left behind is over with that read (C1, C7).
     pub(crate) async fn gives_up(&self, seat: Seat) -> Result<(), ObjectError> {
         let client = self.client;
@@ -227,7 +227,7 @@ impl<'l, F: Fabric, C: Clock, P: Protocol> Place<'l, F, C, P> {
     async fn ends(&mut self, token: u64, end: impl Fn(&mut Turnstile)) -> Result<(), ObjectError> {
         let (seat, was_there) = (self.seat, Cell::new(false));
         let step = |state: &mut Turnstile| {
-            // O4: only who holds it changes it as a holder.
+            // O4: only a client that holds it changes it as a holder.
             was_there.set(state.standing(&seat) == Standing::Holds(token));
             if was_there.get() {
                 end(state);

@@ -149,7 +149,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     }
 
     /// Puts a key's cell at the new node: its committed record and word (H2), and the header that
-    /// writers who follow predecessors go by (V5).
+    /// writers that follow predecessors go by (V5).
     async fn fill_cell<N: Fabric>(
         &self,
         cell: &KeyedCell,
@@ -376,7 +376,7 @@ mod tests {
         assert!(splits > 0, "it lists keys in buckets that were split");
     }
 
-    /// No key is read in between, or whoever reads it would complete its cell.
+    /// No key is read in between, or the client that reads it would complete its cell.
     #[test]
     fn cells_of_keys_outlive_nodes_that_are_lost_one_after_the_other() {
         let mut kept = Kept::of(3);

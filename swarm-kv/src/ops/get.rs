@@ -137,7 +137,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         Ok(self.read_by_index(hash, key).await?.map(|(value, _)| value))
     }
 
-    /// The same, with the register, for who goes on with it.
+    /// The same, with the register, for a caller that goes on with it.
     pub(crate) async fn read_by_index(
         &self,
         hash: u64,

@@ -140,7 +140,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// that stands. Returns `false` if it was given up.
     ///
     /// H7: the configuration is decided first, then the generation begins, and then the epoch is
-    /// read that counts: who begins an operation in a later one meets the generation, and the
+    /// read that counts: a client that begins an operation in a later one meets the generation, and the
     /// configuration with it.
     async fn wait_for_earlier_operations(
         &self,
@@ -241,7 +241,7 @@ mod tests {
         client.with_epochs(Box::new(domain.clone()))
     }
 
-    /// Who began an operation in an epoch before everybody was told does not know that a node is gone.
+    /// A client that began an operation in an epoch before all were told does not know that a node is gone.
     #[test]
     fn the_epochs_count_from_when_everybody_was_told() {
         let domain = Busy::default();

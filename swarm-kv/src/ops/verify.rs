@@ -40,11 +40,11 @@ pub enum FaultKind {
     LaggingSlot,
     /// What a node has was not written so: a value, a key, or a bucket's record.
     BadChecksum,
-    /// Whether the latest write of a key took effect is for the next one to settle who uses it; or the key is on the move.
+    /// Whether the latest write of a key took effect is for the next client that uses it to settle; or the key is on the move.
     UnsettledGuess,
     /// A node's cell of a bucket does not name the record that is committed.
     MissingBucket,
-    /// What a bucket's cells name is for the next one to settle who uses it.
+    /// What a bucket's cells name is for the next client that uses it to settle.
     UnsettledBucket,
 }
 
@@ -634,7 +634,7 @@ mod tests {
             assert_eq!(verdict.torn, 1);
             assert!(!verdict.is_sound());
         }
-        // Who uses a key mends what can be mended of it.
+        // A client that uses a key mends what can be mended of it.
         for key in keys {
             client.blocking().put(key.as_bytes(), b"third").expect("memory");
         }

@@ -167,9 +167,9 @@ mod tests {
         (dir, pool)
     }
 
-    /// So long that who is not woken does not end.
+    /// So long that a client that is not woken does not end.
     const HOUR: Duration = Duration::from_secs(3600);
-    /// So long that who is woken ends.
+    /// So long that a client that is woken ends.
     const LONG: Duration = Duration::from_secs(30);
 
     /// Each change, by whichever operation, wakes a client that sleeps.
@@ -300,7 +300,7 @@ mod tests {
         assert_eq!(watch.changed_within(Duration::ZERO), Ok(Some(Some(b"value".to_vec()))));
     }
 
-    /// Nobody wakes a client whose fabric has no wait words, or where whoever was to wake it died.
+    /// Nobody wakes a client whose fabric has no wait words, or where the one that was to wake it died.
     #[test]
     fn a_client_that_is_not_woken_looks_again() {
         let geometry = Geometry::new(3, 4 << 20, 4, 1).expect("geometry");

@@ -151,7 +151,7 @@ pub fn verify(pool: &Pool, progress: &mut dyn FnMut(u64, u64)) -> Result<Verdict
     for _ in 0..LOOKS {
         let configuration = pool.configuration();
         let verdict = block_on(read_only(pool).verify(progress, &mut || wait_for_operations(pool)));
-        // S14: to who goes by a former configuration, what a node holds now may be missing.
+        // S14: to a client that goes by a former configuration, what a node holds now may be missing.
         if pool.configuration() == configuration {
             return verdict;
         }

@@ -1,13 +1,13 @@
 //! The clients of a handle: each is lent to one operation at a time, and one that finds none waits for one.
 //!
-//! **Invariant (S12):** *a client is in its slot, with one lease, or granted to one who waits, and nowhere else*. A slot is a pointer that is swapped: who
+//! **Invariant (S12):** *a client is in its slot, with one lease, or granted to one that waits, and nowhere else*. A slot is a pointer that is swapped: one that
 //! finds null there has nothing. A thread remembers which slot it found a client in last, and looks there first, so that
 //! threads that work at the same time come to have a client each, whose cached keys and lines stay with them; clients are opened only
 //! while all that there are are in use.
 //!
-//! No wake-up is lost: who waits says so (`waiting`) and then looks at all slots; who gives a client back puts it into its slot and then looks
-//! whether anybody waits. All this is sequentially consistent, so that one of them sees the other. Who waits is served in the order in which
-//! it came, and a new one takes nothing as long as another waits.
+//! No wake-up is lost: one that waits says so (`waiting`) and then looks at all slots; one that gives a client back puts it into its slot and then looks
+//! whether anybody waits. All this is sequentially consistent, so that one of them sees the other. Those that wait are served in the order in which
+//! they came, and a new one takes nothing as long as another waits.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -53,7 +53,7 @@ pub(super) struct Clients<C> {
     origin: Origin,
 }
 
-/// Who waits, by the ticket that it drew, and what it is given.
+/// Those that wait, by the ticket that each drew, and what each is given.
 struct Queue<C> {
     tickets: u64,
     waiting: BTreeMap<u64, Waker>,
@@ -164,7 +164,7 @@ impl<C> Clients<C> {
         }
     }
 
-    /// Grants what is in the slots to those who wait.
+    /// Grants what is in the slots to those that wait.
     #[cold]
     fn serve(&self) {
         if self.origin.is_elsewhere() {
@@ -174,7 +174,7 @@ impl<C> Clients<C> {
         woken.into_iter().for_each(|(_, waker)| waker.wake());
     }
 
-    /// Those who have a client now, by their tickets, and are to be woken when the queue is let go of.
+    /// Those that have a client now, by their tickets, and are to be woken when the queue is let go of.
     fn grant(&self, queue: &mut Queue<C>) -> Vec<(u64, Waker)> {
         let mut woken = Vec::new();
         while !queue.waiting.is_empty()

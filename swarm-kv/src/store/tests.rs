@@ -212,7 +212,7 @@ impl Wake for Woken {
 
 type Polled<'s> = Poll<Result<Lease<'s, usize>, Error>>;
 
-/// Somebody who waits, and is told so.
+/// A waiter, which is told so.
 struct One<'s>(Pin<Box<Waiting<'s, usize>>>, Arc<Woken>);
 
 impl<'s> One<'s> {
@@ -369,7 +369,7 @@ fn all_of_it_may_move_between_threads() {
 }
 
 /// Threads of one process, more than the handle has clients, hold a lock one after the other, and use the handle
-/// meanwhile: who holds it or waits for it has no client to itself.
+/// meanwhile: a user that holds it or waits for it has no client to itself.
 #[test]
 fn threads_hold_a_lock_one_after_the_other() {
     const EACH: usize = 50;

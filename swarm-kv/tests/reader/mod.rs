@@ -114,7 +114,7 @@ fn a_pool_that_is_opened_to_read_alone_is_read_alone() {
     assert_eq!(Reader::new(&alone).get(b"key"), Err(Error::Destroyed));
 }
 
-/// A write is at all nodes, and nobody knows yet that it stays: its writer might still take it back. Who gets it locks it in first, which takes stores.
+/// A write is at all nodes, and nobody knows yet that it stays: its writer might still take it back. A client that gets it locks it in first, which takes stores.
 #[test]
 fn a_reader_returns_nothing_that_it_would_have_to_make_sure_of() {
     let dir = tempfile::tempdir().expect("a directory");

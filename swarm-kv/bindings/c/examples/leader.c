@@ -1,5 +1,5 @@
 /* Of the processes that run this one leads: the one that holds a lock. It works for a second, and lets the next one lead; if it is killed, the
- * next one leads as well. Who waits says who leads.
+ * next one leads as well. A process that waits says who leads.
  *
  *   cc leader.c $(pkg-config --cflags --libs swarm) -o leader; for n in 1 2 3; do ./leader /dev/shm/pool & done; wait
  */

@@ -107,7 +107,7 @@ typedef struct swarm_store swarm_store;
 typedef struct swarm_watch swarm_watch;
 
 // Says what went wrong. It is the caller's, on the stack as a rule; nothing in it needs to be freed. A call writes it if it ends
-// in an error (a status below zero), and leaves it alone otherwise. Each call takes NULL instead, from who wants the status alone.
+// in an error (a status below zero), and leaves it alone otherwise. Each call takes NULL instead, from a caller that wants the status alone.
 typedef struct {
   // The status that the call returned.
   swarm_status status;
@@ -287,7 +287,7 @@ swarm_status swarm_get(const swarm_store *store,
 // Writes a copy of the value of `key` to `*value`, and its length to `*length`. A value without bytes is not NULL either. Where
 // the call does not return SWARM_OK they become NULL and zero.
 //
-// Ownership: the copy is the caller's, who gives it to swarm_free. `key` is not kept. Threads: any.
+// Ownership: the copy is the caller's, which gives it to swarm_free. `key` is not kept. Threads: any.
 //
 // Returns SWARM_OK; SWARM_ABSENT; SWARM_ERROR_MEMORY; SWARM_ERROR_ARGUMENT; SWARM_ERROR_RETRY, SWARM_ERROR_REOPEN,
 // SWARM_ERROR_GIVE_UP, SWARM_ERROR_FORKED; SWARM_ERROR_PANIC.
@@ -592,7 +592,7 @@ swarm_status swarm_submit_increment(const swarm_store *store,
 
 // Goes on with an operation, and returns at once: SWARM_PENDING if it has not ended; else what it came to, each time that it is
 // called. Where a get has found a value, or numbers were added, that is written to `*value` and its length to `*length`, which become NULL and zero in all
-// other cases; both may be NULL for who does not want it.
+// other cases; both may be NULL for a caller that does not want it.
 //
 // Ownership: the value is the operation's, and is there until swarm_operation_free. Threads: any, one at a time for an operation.
 //
@@ -623,7 +623,7 @@ swarm_status swarm_wait(const swarm_operation *operation, const void **value, si
 swarm_status swarm_operation_free(swarm_operation *operation,
                                   swarm_error *error);
 
-// The token: larger than those of all holders before. Let what the object guards refuse whoever comes with a smaller one than it
+// The token: larger than those of all holders before. Let what the object guards refuse a client that comes with a smaller one than it
 // has seen: a holder that was evicted may not know yet. Zero for NULL.
 //
 // # Safety
@@ -664,7 +664,7 @@ swarm_status swarm_guard_settle(swarm_guard *guard,
                                 size_t count,
                                 swarm_error *error);
 
-// Releases what is held, lets in who is next, and frees the guard, whatever it returns. What was begun and is to be done once is
+// Releases what is held, lets in the next one, and frees the guard, whatever it returns. What was begun and is to be done once is
 // given up: the next one begins. NULL is passed over.
 //
 // Where it fails for another reason than SWARM_ERROR_TAKEN_AWAY it is tried again by the handle's next call for any object.
@@ -695,8 +695,8 @@ swarm_status swarm_once_done(swarm_guard *guard, swarm_error *error);
 // SWARM_FOREVER, and writes a guard to `*guard`, or NULL if it does not return SWARM_OK. The lock need not be created: there is
 // one for each key.
 //
-// Who comes first gets it first. If its holder's process ends, the next one holds it; one that is only stopped keeps it until it
-// is evicted. Who acquires what it holds itself waits like any other. The thread sleeps meanwhile, and uses none of the handle's
+// The first that comes gets it first. If its holder's process ends, the next one holds it; one that is only stopped keeps it until it
+// is evicted. One that acquires what it holds itself waits like any other. The thread sleeps meanwhile, and uses none of the handle's
 // clients; signals' handlers run, and the call goes on after them.
 //
 // Ownership: the guard is the caller's, until swarm_guard_release, which may be after swarm_close. `name` is not kept. Threads:
@@ -715,7 +715,7 @@ swarm_status swarm_lock_acquire(const swarm_store *store,
                                 swarm_guard **guard,
                                 swarm_error *error);
 
-// As swarm_lock_acquire, of a lock that up to SWARM_MAX_HOLDERS hold to read. Who comes to read waits behind a writer that
+// As swarm_lock_acquire, of a lock that up to SWARM_MAX_HOLDERS hold to read. One that comes to read waits behind a writer that
 // waits.
 //
 // Returns what swarm_lock_acquire returns.
@@ -773,7 +773,7 @@ swarm_status swarm_once_begin(const swarm_store *store,
                               swarm_guard **guard,
                               swarm_error *error);
 
-// Takes the lock of this name away from the holder with this token, which need not have ended, and lets in who is next. The
+// Takes the lock of this name away from the holder with this token, which need not have ended, and lets in the next one. The
 // holder is told when it releases it (SWARM_ERROR_TAKEN_AWAY). Returns SWARM_ABSENT, and changes nothing, if that holds it no
 // more.
 //
@@ -921,7 +921,7 @@ swarm_status swarm_barrier_view(const swarm_store *store,
                                 swarm_error *error);
 
 // Counts the latch of this name down by `by`, to zero at most, and writes what is left to `*left`, which is zero if the call
-// fails. With `by` zero it tells what is left. The latch opens at zero. It need not be created: who uses it first makes it with
+// fails. With `by` zero it tells what is left. The latch opens at zero. It need not be created: the client that uses it first makes it with
 // its `count`. Counts are of nobody: a process that ends before it has counted is waited for in vain.
 //
 // Ownership: nothing is kept. Threads: any.
@@ -1025,7 +1025,7 @@ swarm_status swarm_atomic_fetch_add(const swarm_store *store,
 // call does not return SWARM_OK they become NULL and zero; SWARM_ABSENT says that none was ever set. It is what Rust's
 // `Guarded<Vec<u8>>` is, and `db.guarded` of Python.
 //
-// Ownership: the copy is the caller's, who gives it to swarm_free. `name` is not kept. Threads: any.
+// Ownership: the copy is the caller's, which gives it to swarm_free. `name` is not kept. Threads: any.
 //
 // Returns SWARM_OK; SWARM_ABSENT; SWARM_ERROR_MEMORY; SWARM_ERROR_ARGUMENT; SWARM_ERROR_OTHER_KIND; SWARM_ERROR_RETRY,
 // SWARM_ERROR_REOPEN, SWARM_ERROR_GIVE_UP (it is of another type), SWARM_ERROR_FORKED; SWARM_ERROR_PANIC.
@@ -1079,7 +1079,7 @@ swarm_status swarm_watch_open(const swarm_store *store,
 // Waits until the key's value is another one than was told last, for `timeout_ms` milliseconds at most, or without end if that
 // is SWARM_FOREVER; the first time it tells the value that is there. Returns SWARM_OK, and writes where the value is to `*value`
 // and its length to `*length`; or SWARM_ABSENT, if the key is not there. `*value` and `*length` become NULL and zero in all
-// other cases; both may be NULL for who does not want it.
+// other cases; both may be NULL for a caller that does not want it.
 //
 // Of several changes in a row some may be missed, and never the last one: what changes after SWARM_TIMED_OUT, or between two
 // calls, is told by the next call. A value that is written again is no change. It never returns SWARM_OK for a value that it

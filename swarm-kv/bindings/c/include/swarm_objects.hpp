@@ -186,7 +186,7 @@ class once : detail::named {
 public:
     once(const store &of, std::string_view name) : named(of, name) {}
 
-    /* Waits until it is done, and returns nothing; or until it is the caller's to do, who calls done() of what it gets. */
+    /* Waits until it is done, and returns nothing; or until it is the caller's to do, which calls done() of what it gets. */
     std::optional<guard> begin() const {
         return guard::of([&](swarm_guard **begun, swarm_error *failed) {
             return swarm_once_begin(handle(), name(), length(), SWARM_FOREVER, begun, failed);

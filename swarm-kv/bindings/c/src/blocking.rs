@@ -63,7 +63,7 @@ pub unsafe extern "C" fn swarm_get(
 /// Writes a copy of the value of `key` to `*value`, and its length to `*length`. A value without bytes is not NULL either. Where
 /// the call does not return SWARM_OK they become NULL and zero.
 ///
-/// Ownership: the copy is the caller's, who gives it to swarm_free. `key` is not kept. Threads: any.
+/// Ownership: the copy is the caller's, which gives it to swarm_free. `key` is not kept. Threads: any.
 ///
 /// Returns SWARM_OK; SWARM_ABSENT; SWARM_ERROR_MEMORY; SWARM_ERROR_ARGUMENT; SWARM_ERROR_RETRY, SWARM_ERROR_REOPEN,
 /// SWARM_ERROR_GIVE_UP, SWARM_ERROR_FORKED; SWARM_ERROR_PANIC.

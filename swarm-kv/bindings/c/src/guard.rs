@@ -45,7 +45,7 @@ impl swarm_guard {
     }
 }
 
-/// The token: larger than those of all holders before. Let what the object guards refuse whoever comes with a smaller one than it
+/// The token: larger than those of all holders before. Let what the object guards refuse a client that comes with a smaller one than it
 /// has seen: a holder that was evicted may not know yet. Zero for NULL.
 ///
 /// # Safety
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn swarm_guard_settle(
     unsafe { call(error, work) }
 }
 
-/// Releases what is held, lets in who is next, and frees the guard, whatever it returns. What was begun and is to be done once is
+/// Releases what is held, lets in the next one, and frees the guard, whatever it returns. What was begun and is to be done once is
 /// given up: the next one begins. NULL is passed over.
 ///
 /// Where it fails for another reason than SWARM_ERROR_TAKEN_AWAY it is tried again by the handle's next call for any object.

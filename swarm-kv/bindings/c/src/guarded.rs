@@ -33,7 +33,7 @@ pub type swarm_change = Option<
 /// call does not return SWARM_OK they become NULL and zero; SWARM_ABSENT says that none was ever set. It is what Rust's
 /// `Guarded<Vec<u8>>` is, and `db.guarded` of Python.
 ///
-/// Ownership: the copy is the caller's, who gives it to swarm_free. `name` is not kept. Threads: any.
+/// Ownership: the copy is the caller's, which gives it to swarm_free. `name` is not kept. Threads: any.
 ///
 /// Returns SWARM_OK; SWARM_ABSENT; SWARM_ERROR_MEMORY; SWARM_ERROR_ARGUMENT; SWARM_ERROR_OTHER_KIND; SWARM_ERROR_RETRY,
 /// SWARM_ERROR_REOPEN, SWARM_ERROR_GIVE_UP (it is of another type), SWARM_ERROR_FORKED; SWARM_ERROR_PANIC.

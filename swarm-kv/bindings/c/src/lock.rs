@@ -18,8 +18,8 @@ use crate::wait::{limit, wait};
 /// SWARM_FOREVER, and writes a guard to `*guard`, or NULL if it does not return SWARM_OK. The lock need not be created: there is
 /// one for each key.
 ///
-/// Who comes first gets it first. If its holder's process ends, the next one holds it; one that is only stopped keeps it until it
-/// is evicted. Who acquires what it holds itself waits like any other. The thread sleeps meanwhile, and uses none of the handle's
+/// The first that comes gets it first. If its holder's process ends, the next one holds it; one that is only stopped keeps it until it
+/// is evicted. One that acquires what it holds itself waits like any other. The thread sleeps meanwhile, and uses none of the handle's
 /// clients; signals' handlers run, and the call goes on after them.
 ///
 /// Ownership: the guard is the caller's, until swarm_guard_release, which may be after swarm_close. `name` is not kept. Threads:
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn swarm_lock_acquire(
     unsafe { acquire((store, name, name_length), timeout_ms, guard, error, lock) }
 }
 
-/// As swarm_lock_acquire, of a lock that up to SWARM_MAX_HOLDERS hold to read. Who comes to read waits behind a writer that
+/// As swarm_lock_acquire, of a lock that up to SWARM_MAX_HOLDERS hold to read. One that comes to read waits behind a writer that
 /// waits.
 ///
 /// Returns what swarm_lock_acquire returns.
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn swarm_once_begin(
     unsafe { call(error, work) }
 }
 
-/// Takes the lock of this name away from the holder with this token, which need not have ended, and lets in who is next. The
+/// Takes the lock of this name away from the holder with this token, which need not have ended, and lets in the next one. The
 /// holder is told when it releases it (SWARM_ERROR_TAKEN_AWAY). Returns SWARM_ABSENT, and changes nothing, if that holds it no
 /// more.
 ///

@@ -319,7 +319,7 @@ unsafe fn copies(
 
 /// Goes on with an operation, and returns at once: SWARM_PENDING if it has not ended; else what it came to, each time that it is
 /// called. Where a get has found a value, or numbers were added, that is written to `*value` and its length to `*length`, which become NULL and zero in all
-/// other cases; both may be NULL for who does not want it.
+/// other cases; both may be NULL for a caller that does not want it.
 ///
 /// Ownership: the value is the operation's, and is there until swarm_operation_free. Threads: any, one at a time for an operation.
 ///

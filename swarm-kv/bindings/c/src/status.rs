@@ -59,7 +59,7 @@ pub enum swarm_status {
 use swarm_status::*;
 
 /// Says what went wrong. It is the caller's, on the stack as a rule; nothing in it needs to be freed. A call writes it if it ends
-/// in an error (a status below zero), and leaves it alone otherwise. Each call takes NULL instead, from who wants the status alone.
+/// in an error (a status below zero), and leaves it alone otherwise. Each call takes NULL instead, from a caller that wants the status alone.
 #[repr(C)]
 pub struct swarm_error {
     /// The status that the call returned.

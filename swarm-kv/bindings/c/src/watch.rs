@@ -53,7 +53,7 @@ pub unsafe extern "C" fn swarm_watch_open(
 /// Waits until the key's value is another one than was told last, for `timeout_ms` milliseconds at most, or without end if that
 /// is SWARM_FOREVER; the first time it tells the value that is there. Returns SWARM_OK, and writes where the value is to `*value`
 /// and its length to `*length`; or SWARM_ABSENT, if the key is not there. `*value` and `*length` become NULL and zero in all
-/// other cases; both may be NULL for who does not want it.
+/// other cases; both may be NULL for a caller that does not want it.
 ///
 /// Of several changes in a row some may be missed, and never the last one: what changes after SWARM_TIMED_OUT, or between two
 /// calls, is told by the next call. A value that is written again is no change. It never returns SWARM_OK for a value that it

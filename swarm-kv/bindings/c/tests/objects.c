@@ -1,4 +1,4 @@
-/* Locks and the like, and watches, from C: what they come to, who is killed, forks. Its argument is a pool that it has to itself. */
+/* Locks and the like, and watches, from C: what they come to, kills, forks. Its argument is a pool that it has to itself. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>

@@ -45,7 +45,7 @@ def test_a_lock_is_held_by_one_and_its_tokens_grow(db, other):
         with pytest.raises(TimeoutError):
             with other.lock("lock", timeout=0.02):
                 pass
-        assert lock.view().waiters == [], "who gave up has left the queue"
+        assert lock.view().waiters == [], "one that gave up has left the queue"
     with pytest.raises(RuntimeError):
         guard.release()
     guard = other.lock(b"lock").acquire(timeout=LONG)

@@ -61,7 +61,7 @@ fn stopped(pool: &NearPool, least: Duration, json: bool) -> Result<Answer, Failu
                 "error": ended.err().map(|why| why.to_string()),
             }));
         }
-        // Who went on, or was stopped later, is for another call.
+        // A client that went on, or was stopped later, is for another call.
         let seen = pool.halted_clients(&mut watch, u64::MAX);
         let lasts = |it: &mut StoppedClient| {
             seen.iter().any(|again| (again.slot, again.first) == (it.slot, it.first))

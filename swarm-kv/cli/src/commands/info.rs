@@ -254,7 +254,7 @@ struct Holders {
 
 impl Holders {
     fn new(pool: &NearPool, held: &[ClientUsage]) -> Self {
-        // Epochs first: who begins something meanwhile is not behind.
+        // Epochs first: a client that begins something meanwhile is not behind.
         let (epoch, age, tenants) = (pool.epoch(), pool.epoch_age(), pool.clients());
         let of = |slot| {
             let tenant = tenants.iter().find(|tenant| tenant.slot == slot).copied();

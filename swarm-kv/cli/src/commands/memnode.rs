@@ -84,7 +84,7 @@ pub(crate) fn run(args: &MemnodeArgs, json: bool) -> Result<Answer, Failure> {
     let (mut reported, mut at) = (node.report(), Instant::now());
     while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(LOOK) {
         if node.is_removed() {
-            // The system waits for all who have it open.
+            // The system waits for all that have it open.
             return Err(Failure::Failed(format!(
                 "memory node {}: its RDMA device was removed; what it held can no longer be reached",
                 entry.name

@@ -230,7 +230,7 @@ pub(crate) enum Command {
     },
 }
 
-const LOCK_HELP: &str = "The lock is released when the command ends, and goes to whoever has waited longest; if this process is killed, as \
+const LOCK_HELP: &str = "The lock is released when the command ends, and goes to the one that has waited longest; if this process is killed, as \
 soon as the kernel has ended it. The command is not killed with it, and goes on: let it refuse to do what it does under an older token than \
 the last one that was seen. Its token is in SWARM_LOCK_TOKEN. A process that is stopped keeps the lock. It takes a client slot meanwhile.
 
@@ -244,7 +244,7 @@ Example:
 
 const BACKUP_HELP: &str = "Clients may work meanwhile. Each key is there with a value that it had while the backup was \
 made, or is not there if it was absent then; keys are not all of one moment. FILE is written under another name and \
-renamed when it is whole, so that an older backup stays until then. With `-` it goes to standard output, and whoever \
+renamed when it is whole, so that an older backup stays until then. With `-` it goes to standard output, and whatever \
 reads that has to look at the exit status, or to verify it.
 
 Exit status: 0 done, or the file is whole; 1 --verify found it damaged or cut off; 2 wrong usage; 3 failure; 130 \
@@ -362,7 +362,7 @@ Examples:
   swarm evict /dev/shm/pool --stopped-for 30s
   swarm evict rdma:nodes.toml 3";
 
-const GC_HELP: &str = "Deleted keys and what clients left behind come back when memory runs out: then whoever writes looks for it, \
+const GC_HELP: &str = "Deleted keys and what clients left behind come back when memory runs out: then a client that writes looks for it, \
 which takes a roundtrip for each key of the pool. This looks beforehand, takes over what clients that are gone held, moves \
 together what is left in chunks that are mostly empty, and gives those back, for values of any size. What clients that are there \
 hold stays theirs.

@@ -1,4 +1,4 @@
-//! How busy the machine was with other things during a run: who reads a time, or that something did not come in
+//! How busy the machine was with other things during a run: one that reads a time, or that something did not come in
 //! time, has to know it.
 
 use std::fs::read_to_string;

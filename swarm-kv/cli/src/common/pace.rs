@@ -1,4 +1,4 @@
-//! No more than so many keys a second: for those who go over a pool while others work.
+//! No more than so many keys a second: for those that go over a pool while others work.
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -257,7 +257,7 @@ fn a_restore_that_is_interrupted_says_how_much_is_stored_and_can_be_run_again() 
     assert!(sorted(&new) == sorted(&old));
 }
 
-/// `swarm export | head` ends quietly. Half a backup is none, and who made it has to know.
+/// `swarm export | head` ends quietly. Half a backup is none, and its maker has to know.
 #[test]
 fn a_backup_that_nobody_takes_is_a_failure() {
     let pool = filled();

@@ -288,7 +288,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         let _ = fs::write(&self.file, self.thaws);
-        // It is empty once who was in it is gone.
+        // It is empty once the client that was in it is gone.
         for _ in 0..1000 {
             if fs::remove_dir(&self.directory).is_ok() {
                 return;

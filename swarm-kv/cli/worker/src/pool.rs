@@ -86,7 +86,7 @@ impl Pool {
         if far_name(path).is_some() {
             if read_only {
                 return Err(Failure::Usage(
-                    "--read-only is for pools in shared memory: whoever uses memory nodes takes a client slot".to_owned(),
+                    "--read-only is for pools in shared memory: a process that uses memory nodes takes a client slot".to_owned(),
                 ));
             }
             return Self::open(path, degraded);
@@ -148,7 +148,7 @@ impl Pool {
         })
     }
 
-    /// Who reads it, where it was opened to read alone.
+    /// What reads it, where it was opened to read alone.
     pub fn reader(&self) -> Option<Reader> {
         match self {
             Self::Near(pool) => pool.is_read_only().then(|| Reader::new(pool)),

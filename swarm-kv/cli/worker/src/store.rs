@@ -229,7 +229,7 @@ impl<'s> Store<'s> {
     ) -> Result<R, Error> {
         let (mut look, mut seen) = (Some(look), None);
         self.0.get(key, &mut |value| seen = look.take().map(|look| look(value))).await?;
-        Ok(seen.expect("who gets a value looks at it"))
+        Ok(seen.expect("a reader looks at the value"))
     }
 
     /// Stores a value.

@@ -48,7 +48,7 @@ fn what_a_crowd_leaves_is_to_be_had() {
     }
 }
 
-/// It does not get dearer for those who come last.
+/// It does not get dearer for those that come last.
 #[test]
 fn the_last_of_a_crowd_finds_memory_like_the_first() {
     let (_dir, pool) = pool(0);

@@ -1,7 +1,7 @@
 //! Random schedules of clients that hold a lock one after the other, or meet at a barrier, while nodes crash and are
 //! paused, connections break, clients die, and some give up while they wait.
 //!
-//! What is checked: the lock's history ([`check_lock`]), that who leaves was inside until then, and that all that live
+//! What is checked: the lock's history ([`check_lock`]), that a client that leaves was inside until then, and that all that live
 //! come to their ends.
 
 mod barriers;

@@ -427,7 +427,7 @@ fn move_against_reader() {
     Plan { racers, ..MOVED }.play_many_steps("move against reader");
 }
 
-/// Beside others who put and get, a client dies at each await of each operation, a split among them.
+/// Beside others that put and get, a client dies at each await of each operation, a split among them.
 #[test]
 fn a_client_may_die_anywhere() {
     const OTHERS: [&[(u64, Call)]; 2] =

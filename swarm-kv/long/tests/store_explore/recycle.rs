@@ -85,7 +85,7 @@ impl Stage {
 
     fn begin(&self, sim: &mut Sim, story: &ClientStory, deeds: &'static [Action]) {
         let (story, works) = (Rc::clone(story), Works::new(&self.notes, story.id));
-        // One of those who do nothing else looks after the epoch.
+        // One of those that do nothing else looks after the epoch.
         let participant = SimParticipant::new(&self.notes, sim.fabric(story.id), story.id);
         sim.spawn(story.id, async move {
             let _works = works;

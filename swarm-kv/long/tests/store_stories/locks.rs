@@ -117,7 +117,7 @@ fn is_stuck(deed: Deed, rounds: usize, lands: &[NodeId], it_dies: bool) -> bool 
     true
 }
 
-/// Whoever dies, and wherever: the next one gets the lock, with a larger token, and nobody while it is held.
+/// Whichever client dies, and wherever: the next one gets the lock, with a larger token, and nobody while it is held.
 #[test]
 fn a_lock_outlives_whoever_dies_at_any_roundtrip() {
     for deed in [Deed::Acquires, Deed::Releases, Deed::Waits] {

@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(
             heap.due_bootstrap_records(10),
             None,
-            "somebody who began in epoch 9 is at work"
+            "a client that began in epoch 9 is at work"
         );
         assert!(heap.due_bootstrap_records(11).is_some_and(|bootstrap_records| {
             bootstrap_records.len() as u64 == BOOTSTRAP_RECORDS - 1

@@ -83,7 +83,7 @@ impl<F: Movable> StoreGuard<F> {
         Ok(())
     }
 
-    /// Releases it, and lets in who is next.
+    /// Releases it, and lets in the next one.
     ///
     /// # Cancel safety
     /// Dropped before it ends, it is released as if the guard had been dropped.

@@ -60,7 +60,7 @@ impl<F: Movable> Store<F> {
     }
 }
 
-/// A [`Lock`](crate::objects::Lock) of a handle. Who waits for it uses none of the handle's clients.
+/// A [`Lock`](crate::objects::Lock) of a handle. A task that waits for it uses none of the handle's clients.
 pub struct StoreLock<F: Movable = Plain> {
     store: Store<F>,
     object: Named,

@@ -1,4 +1,4 @@
-//! The time between two looks of who waits.
+//! The time between two looks of a waiter.
 
 use std::future::{Ready, poll_fn, ready};
 use std::task::Poll;
@@ -10,7 +10,7 @@ use crate::client::waiting::Prepared;
 
 /// The time between two looks at a key that is waited for.
 ///
-/// It may be over sooner than a change: who waits looks again. It may last longer than it says, and then what is waited for is noticed
+/// It may be over sooner than a change: a waiter looks again. It may last longer than it says, and then what is waited for is noticed
 /// so much later.
 #[derive(Debug)]
 #[must_use = "nothing waits before it is let pass"]

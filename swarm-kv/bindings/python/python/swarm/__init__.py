@@ -148,7 +148,7 @@ class Store(_Objects, Handle, MutableMapping):
         return Handle.read(self, key, callback, default)
 
     def __delitem__(self, key):
-        """Deletes a key that is there. It looks first: like `popitem`, not atomic beside others who change the key. `pop` is, and
+        """Deletes a key that is there. It looks first: like `popitem`, not atomic beside others that change the key. `pop` is, and
         takes memory."""
         if key not in self:
             raise KeyError(key)

@@ -53,7 +53,7 @@ class GuardBase:
 
     @property
     def token(self):
-        """Larger than the tokens of all holders before. Let what the object guards refuse whoever comes with a smaller one than it has
+        """Larger than the tokens of all holders before. Let what the object guards refuse a client that comes with a smaller one than it has
         seen: a holder that was evicted may not know yet."""
         return self._guard.token
 
@@ -76,7 +76,7 @@ class GuardBase:
         return self._run(self._guard.settle([keyed(key) for key in keys]))
 
     def release(self):
-        """Releases it, and lets in who is next. Raises TakenAway if it was held no more."""
+        """Releases it, and lets in the next one. Raises TakenAway if it was held no more."""
         wait = self._guard.release()
         self.is_released = True
         return self._run(wait)
@@ -94,7 +94,7 @@ class Guard(Blocking, GuardBase):
 
 
 class LockBase:
-    """What is acquired and released: by one holder at a time, or by several that have a part each. Who comes first gets it first."""
+    """What is acquired and released: by one holder at a time, or by several that have a part each. The first that comes gets it first."""
 
     _guard_type = Guard
 
@@ -133,7 +133,7 @@ class LockBase:
         )
 
     def evict(self, token):
-        """Takes it away from the holder with this token, which need not have ended, and lets in who is next. The holder is told when
+        """Takes it away from the holder with this token, which need not have ended, and lets in the next one. The holder is told when
         it releases it. False, with no effect, if that holds it no more."""
         return self._run(_swarm.evict(self.store, self._queue, token))
 
@@ -166,7 +166,7 @@ class Lock(Blocking, LockBase):
 
 
 class RwLock:
-    """A lock that up to 32 hold to `read()`, or one to `write()`. Who comes to read waits behind a writer that waits."""
+    """A lock that up to 32 hold to `read()`, or one to `write()`. One that comes to read waits behind a writer that waits."""
 
     _lock_type = Lock
 

@@ -55,7 +55,7 @@ fn begin(parts: [Part; 3]) -> Race {
     }
     stage.sim.drain();
     stage.race(|stage| {
-        // All have left or have ended: who comes meets itself.
+        // All have left or have ended: one that comes meets itself.
         for away in 0..NODES.len() {
             stage.at_the_end(away, |actor| meets(actor, MEMBER))?;
         }

@@ -19,7 +19,7 @@ const NEXT: usize = 1;
 const LAST: usize = 2;
 const CREATOR: usize = 3;
 
-/// Whether who takes over settles the key.
+/// Whether a client that takes over settles the key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Settles {
     Never,
@@ -83,7 +83,7 @@ impl Plan {
     fn begin(self) -> Race {
         let mut stage = Stage::<LockDeed>::new(3, self.half.map(|node| (&[NEXT, LAST][..], node)));
         let creator = stage.story(CREATOR, LoneClock::new(NOW), 1 << 56);
-        // Who writes has memory of its own.
+        // The writer has memory of its own.
         const WARMS: [(u64, Call); 5] = [
             (WARM, Call::Insert(801)),
             (WARM, Call::Delete),
