@@ -17,7 +17,7 @@ use swarm_kv::shm::{self, CreateOptions, Pool};
 const ROUNDS: usize = 21;
 const PAIRS: u32 = 2000;
 const HANDED: usize = 300;
-/// So long that whoever waits sleeps.
+/// So long that a client that waits sleeps.
 const ASLEEP: Duration = Duration::from_millis(2);
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;

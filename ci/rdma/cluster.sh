@@ -111,7 +111,7 @@ fresh() { # a pool without clients, of nodes that are all there
 
 echo "nodes = [\"$address:7471\", \"$address:7472\", \"$address:7473\"]" > "$file"
 # A busy host may let nodes and clients wait for a processor. What dies is noticed all the same: the
-# system says so to whoever is connected.
+# system says so to all that are connected.
 export SWARM_NODE_TIMEOUT="${SWARM_NODE_TIMEOUT:-7s}"
 SWARM_GID_INDEX="${SWARM_GID_INDEX:-}"
 [[ -n "$SWARM_GID_INDEX" ]] || unset SWARM_GID_INDEX
@@ -180,7 +180,7 @@ if wants static; then
 fi
 
 if wants lone; then
-    # Once it ended with whoever read its reports, without a word, and its memory was gone.
+    # Once it ended with the process that read its reports, without a word, and its memory was gone.
     say "a memory node at an IPv6 address, in huge pages, serves on when nobody reads its reports"
     interface="$(ip -o address show to "$address" | awk '{ print $2; exit }')"
     ip -6 address add fd99::1/64 dev "$interface" nodad
@@ -229,7 +229,7 @@ if wants nodes; then
     "$SWARM" torture "$pool" --seconds 5 --clients 3 --keys 3 --kill-clients --kill-node \
         --history "$work/history"
     "$SWARM" check "$work/history"
-    say "the others go on, also for those who come later"
+    say "the others go on, also for those that come later"
     "$SWARM" put "$pool" still there
     same get there "$("$SWARM" get "$pool" still)"
     say "without a majority: errors within seconds that name who is missing"
@@ -274,7 +274,7 @@ if wants evict; then
     [[ ! -s "$work/inside" ]] || die "a client is taken for dead, and nobody has fenced it"
     "$SWARM" evict "$pool" "$slot"
     waits 60 "the lock to be taken over" test -s "$work/inside"
-    wait "$waiter" || die "who waited for the lock ended with $?"
+    wait "$waiter" || die "the one that waited for the lock ended with $?"
     same "who holds the lock behind that" "" "$("$SWARM" locks "$pool" | grep 'held by' || true)"
     stop_nodes
 fi
@@ -332,7 +332,7 @@ if wants etcd; then
     say "a lock whose holder is killed: with etcd, the next client has it once the lease is over"
     holder_dies "$named"
     waits 60 "the lock to be taken over" test -s "$work/inside"
-    wait "$waiter" || die "who waited for the lock ended with $?"
+    wait "$waiter" || die "the one that waited for the lock ended with $?"
     say "etcd dies; the clients that there are go on"
     stays "$named"
     kill -KILL "$etcd"

@@ -1,5 +1,5 @@
-"""Of several processes one leads: the one that holds a lock. When it is killed the next one leads, in order of arrival, and whoever
-wants to know watches a key.
+"""Of several processes one leads: the one that holds a lock. When it is killed the next one leads, in order of arrival, and a program
+that wants to know watches a key.
 
     pip install ./swarm-kv/bindings/python
     python examples/python/leader_election.py

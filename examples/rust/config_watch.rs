@@ -1,11 +1,11 @@
-//! A configuration that is changed while it is in use: whoever uses it sleeps until it changes.
+//! A configuration that is changed while it is in use: a program that uses it sleeps until it changes.
 //!
 //! ```sh
 //! cargo run --release -- create /dev/shm/pool
 //! cargo run --release --manifest-path examples/Cargo.toml --bin config-watch /dev/shm/pool
 //! ```
 //!
-//! All of it is one value, so that nobody sees half of a change. Who watches may miss a configuration that was soon replaced, and never the last one.
+//! All of it is one value, so that nobody sees half of a change. A program that watches may miss a configuration that was soon replaced, and never the last one.
 //! A task that watches has one of the handle's clients while it looks, and none while it sleeps; a thread sleeps for it.
 //!
 //! Here tasks and a thread watch while another process would change it, and each checks what it sees.

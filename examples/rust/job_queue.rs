@@ -67,7 +67,7 @@ fn works(pool: &str) -> Result<(), Box<dyn Error>> {
     let client = shm::open_path(pool)?;
     let (store, parent) = (client.blocking(), parent_id());
     loop {
-        // Looked for before the queues: whoever puts it has added all jobs.
+        // Looked for before the queues: the process that puts it has added all jobs.
         let is_over = store.get(OVER)?.is_some() || parent_id() != parent;
         let mut were_empty = true;
         for number in 0..QUEUES {

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Candidates wait for a lock; the one that holds it leads. The lock's token counts the leaders. A leader that was stopped, and evicted meanwhile,
-//! does not know that it leads no more: so what it writes has its token, and whoever has seen a larger one refuses it.
+//! does not know that it leads no more: so what it writes has its token, and a receiver that has seen a larger one refuses it.
 //!
 //! This program starts three candidates, kills each one that leads, and checks that another one does, with a larger token.
 

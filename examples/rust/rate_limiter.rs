@@ -6,7 +6,7 @@
 //! ```
 //!
 //! It is a token bucket whose state is one value: how many tokens there are, and as of when. `update_with` changes both as a whole: nobody holds
-//! anything meanwhile, so that nothing has to be released or taken over, whoever is killed.
+//! anything meanwhile, so that nothing has to be released or taken over, whichever process is killed.
 //!
 //! This program asks for tokens in four threads, each as another process would, and checks that no more are had than may be.
 

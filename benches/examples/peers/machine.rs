@@ -56,7 +56,7 @@ impl Span {
         Self { all: ticks.iter().sum(), idle, ours: ours.iter().map(|id| taken(*id)).sum() }
     }
 
-    /// The share of all processors since then that others took, whoever owns the machine among them. `None` if the
+    /// The share of all processors since then that others took, the machine's owner among them. `None` if the
     /// kernel does not tell.
     pub(crate) fn taken_by_others(self, ours: &[u32]) -> Option<f64> {
         let now = Self::begin(ours);
