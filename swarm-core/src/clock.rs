@@ -25,19 +25,19 @@ impl<C: Clock> Clock for &C {
 pub struct Ticking<C> {
     clock: C,
     /// The last time of the clock.
-    said: Cell<u64>,
+    last: Cell<u64>,
     time: Cell<u64>,
 }
 
 impl<C: Clock> Ticking<C> {
     /// Makes a time that follows `clock`.
     pub fn new(clock: C) -> Self {
-        Self { clock, said: Cell::new(0), time: Cell::new(0) }
+        Self { clock, last: Cell::new(0), time: Cell::new(0) }
     }
 
     /// Returns the time of the clock itself.
     #[inline]
-    pub fn said(&self) -> u64 {
+    pub fn clock_time(&self) -> u64 {
         self.clock.now()
     }
 }
@@ -45,7 +45,7 @@ impl<C: Clock> Ticking<C> {
 impl<C: Clock> Clock for Ticking<C> {
     fn now(&self) -> u64 {
         let now = self.clock.now();
-        let passed = now.saturating_sub(self.said.replace(now)).max(1);
+        let passed = now.saturating_sub(self.last.replace(now)).max(1);
         self.time.set(self.time.get().saturating_add(passed));
         self.time.get()
     }
@@ -117,6 +117,6 @@ mod tests {
         assert_eq!([time.now(), time.now()], [1_504, 1_505], "it was set back");
         hand.set(107);
         assert_eq!(time.now(), 1_605);
-        assert_eq!(time.said(), 107);
+        assert_eq!(time.clock_time(), 107);
     }
 }

@@ -183,11 +183,11 @@ fn play<P: Protocol + 'static>(plan: &Plan, conduct: &ReplayRules) -> Result<Sho
     shown.steps = sim.steps();
     shown.operations = history.len() as u64;
     shown.unanswered = history.iter().filter(|op| op.answered.is_none()).count() as u64;
-    judge(result, &history).map(|()| shown)
+    check_history(result, &history).map(|()| shown)
 }
 
 /// Whether a schedule went well: it ended, and its history is linearizable.
-fn judge(result: Result<(), String>, history: &[Operation]) -> Result<(), String> {
+fn check_history(result: Result<(), String>, history: &[Operation]) -> Result<(), String> {
     let linearizable = || check_key(history, Some(FIRST_VALUE), BUDGET);
     result.and_then(|()| linearizable().map_err(|error| error.to_string())).map_err(|error| {
         let history: Vec<_> = history.iter().map(|op| format!("{op}\n")).collect();

@@ -127,7 +127,7 @@ mod tests {
         FORMAT.cell(Ballot(ballot), Pointer(record), flags)
     }
 
-    fn judge(n: usize, words: &[CellWord]) -> Option<u64> {
+    fn decided(n: usize, words: &[CellWord]) -> Option<u64> {
         let mut all = [None; MAX_NODES];
         for (slot, &word) in all.iter_mut().zip(words) {
             *slot = Some(word);
@@ -137,18 +137,18 @@ mod tests {
 
     #[test]
     fn a_majority_must_have_accepted_all_of_them_need_not() {
-        assert_eq!(judge(3, &[CellWord(0), CellWord(0)]), Some(0));
-        assert_eq!(judge(3, &[word(4, 9, true, true), word(4, 9, true, true)]), Some(9));
-        assert_eq!(judge(3, &[word(4, 9, true, true), word(4, 9, true, false)]), None);
-        assert_eq!(judge(3, &[word(4, 9, true, true), word(6, 9, true, true)]), None);
-        assert_eq!(judge(3, &[word(4, 9, false, true); 2]), None);
-        assert_eq!(judge(3, &[word(4, 9, false, true); 3]), Some(9));
+        assert_eq!(decided(3, &[CellWord(0), CellWord(0)]), Some(0));
+        assert_eq!(decided(3, &[word(4, 9, true, true), word(4, 9, true, true)]), Some(9));
+        assert_eq!(decided(3, &[word(4, 9, true, true), word(4, 9, true, false)]), None);
+        assert_eq!(decided(3, &[word(4, 9, true, true), word(6, 9, true, true)]), None);
+        assert_eq!(decided(3, &[word(4, 9, false, true); 2]), None);
+        assert_eq!(decided(3, &[word(4, 9, false, true); 3]), Some(9));
         let mixed = [word(4, 9, false, true), word(4, 9, true, true), word(4, 9, false, false)];
-        assert_eq!(judge(3, &mixed), Some(9));
+        assert_eq!(decided(3, &mixed), Some(9));
         let raised = [word(4, 9, false, true), word(4, 9, true, true), word(5, 9, true, true)];
-        assert_eq!(judge(3, &raised), None);
-        assert_eq!(judge(5, &[word(4, 9, true, true); 2]), None);
-        assert_eq!(judge(1, &[word(4, 9, false, false)]), Some(9));
+        assert_eq!(decided(3, &raised), None);
+        assert_eq!(decided(5, &[word(4, 9, true, true); 2]), None);
+        assert_eq!(decided(1, &[word(4, 9, false, false)]), Some(9));
     }
 
     #[test]

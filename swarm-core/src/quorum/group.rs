@@ -279,7 +279,7 @@ impl<F: Fabric, C: Clock> Group<F, C> {
     /// stale.
     #[inline]
     pub fn now(&self) -> u64 {
-        self.clock.said() + self.skew.get()
+        self.clock.clock_time() + self.skew.get()
     }
 
     /// Advances the clock by `behind` nanoseconds: a guess proved stale by that much.

@@ -240,8 +240,8 @@ impl Play {
             if world.is_dead(racer) {
                 continue;
             }
-            let hears = nodes.iter().filter(|node| world.can_deliver(queue(node)));
-            moves.extend(hears.map(|&node| Move::Hear(racer, node)));
+            let replies = nodes.iter().filter(|node| world.can_deliver(queue(node)));
+            moves.extend(replies.map(|&node| Move::Hear(racer, node)));
             if sim.tasks(racer) > 0 {
                 if self.news[racer] {
                     moves.push(Move::Poll(racer));
@@ -320,7 +320,7 @@ impl Play {
 
     fn poll(&mut self, racer: usize) {
         self.news[racer] = false;
-        self.polled[racer] = mix(self.polled[racer], self.race.sim.world().heard(racer));
+        self.polled[racer] = mix(self.polled[racer], self.race.sim.world().replies_hash(racer));
         self.race.sim.poll_once(racer);
     }
 
@@ -350,7 +350,7 @@ impl Play {
     }
 
     /// Checks the outcome.
-    fn judge(self) -> Result<(), String> {
+    fn check_outcome(self) -> Result<(), String> {
         let Self { race: Race { mut sim, racers, check, .. }, .. } = self;
         let waiting = (0..racers).find(|&racer| sim.tasks(racer) > 0);
         if let Some(racer) = waiting {
@@ -412,7 +412,7 @@ impl<B: Fn() -> Race> Search<B> {
                 script.pop();
                 self.explored.ended += 1;
                 self.explored.longest = self.explored.longest.max(at);
-                return play.judge().map_err(|wrong| guard.tell(&wrong));
+                return play.check_outcome().map_err(|wrong| guard.tell(&wrong));
             };
             guard.made.push((next, script[at].choice > 0));
             play.make(next);

@@ -44,21 +44,21 @@ pub fn number(name: &str) -> Option<u64> {
 
 /// Returns the command that repeats what a test has just run, with `said` in the environment:
 /// `SWARM_SEED=7`.
-pub fn again(said: &str) -> String {
+pub fn again(prefix: &str) -> String {
     let program = env::current_exe().unwrap_or_default();
     let program = program.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
     let thread = thread::current();
-    command(said, env::var("CARGO_PKG_NAME").ok().as_deref(), program, thread.name())
+    command(prefix, env::var("CARGO_PKG_NAME").ok().as_deref(), program, thread.name())
 }
 
 /// The same for a program of cargo's, whose name ends in a hash, and a test that has its thread's
 /// name.
-fn command(said: &str, package: Option<&str>, program: &str, test: Option<&str>) -> String {
+fn command(prefix: &str, package: Option<&str>, program: &str, test: Option<&str>) -> String {
     let package = package.map(|package| format!(" -p {package}")).unwrap_or_default();
     let program = program.rsplit_once('-').map_or(program, |(name, _)| name);
     let test =
         test.filter(|&name| name != "main").map(|name| format!(" {name}")).unwrap_or_default();
-    format!("{said} cargo test{package} --test {program}{test}")
+    format!("{prefix} cargo test{package} --test {program}{test}")
 }
 
 /// One in this many races is explored [deep](is_deep) if a number chooses.

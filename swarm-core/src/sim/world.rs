@@ -47,7 +47,7 @@ struct Queue {
     /// After this many words the rest is lost: the client died.
     budget: Option<u64>,
     /// A hash of all that the client received.
-    heard: u64,
+    replies_hash: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -325,9 +325,9 @@ impl World {
     }
 
     /// Returns a hash of what a client has received from all nodes.
-    pub(super) fn heard(&self, client: usize) -> u64 {
+    pub(super) fn replies_hash(&self, client: usize) -> u64 {
         let queues = &self.queues[client * self.nodes.len()..][..self.nodes.len()];
-        queues.iter().fold(0, |hash, queue| mix(hash, queue.heard))
+        queues.iter().fold(0, |hash, queue| mix(hash, queue.replies_hash))
     }
 
     /// Returns whether a completion that the client waits for is still to come.
@@ -341,7 +341,7 @@ impl World {
     pub(super) fn print(&self) -> u64 {
         let nodes = self.nodes.iter().fold(0, |hash, node| mix(hash, node.memory.print()));
         self.queues.iter().fold(nodes, |hash, queue| {
-            let hash = mix(mix(hash, queue.heard), queue.posted.len() as u64);
+            let hash = mix(mix(hash, queue.replies_hash), queue.posted.len() as u64);
             let hash = queue.posted.iter().fold(hash, |h, &id| self.entries[id].chain.print(h));
             queue.finished.iter().fold(hash, |h, &id| self.entries[id].chain.print(mix(h, 1)))
         })
@@ -449,8 +449,8 @@ impl World {
         let Fate::Finished(result) = self.entries[id].fate else {
             unreachable!("only finished chains are in finished")
         };
-        let heard = mix(self.queues[queue].heard, u64::from(result.is_ok()));
-        self.queues[queue].heard = self.entries[id].chain.print(heard);
+        let replies_hash = mix(self.queues[queue].replies_hash, u64::from(result.is_ok()));
+        self.queues[queue].replies_hash = self.entries[id].chain.print(replies_hash);
         self.entries[id].fate = Fate::Delivered(result);
         let (client, node) = self.ends(queue);
         self.clients[client].news += 1;

@@ -62,10 +62,10 @@ impl Rivals {
         }
         let events = SlowPathCounts::default();
         (0..racers).for_each(|client| self.enter(&mut sim, client, &events));
-        let heard = Rc::clone(&events);
+        let recorded = Rc::clone(&events);
         let digest = move || {
             let mut hasher = DefaultHasher::new();
-            heard.borrow().hash(&mut hasher);
+            recorded.borrow().hash(&mut hasher);
             hasher.finish()
         };
         let check = move |sim: &mut Sim| check(sim, racers, &events.borrow());
@@ -135,11 +135,11 @@ fn look(sim: &mut Sim, racers: usize) -> Result<Vec<Vec<u64>>, String> {
 fn check(sim: &mut Sim, racers: usize, events: &[Event]) -> Result<(), String> {
     let all = look(sim, racers)?;
     let list = &all[0];
-    let verdict = judge(sim, &all, events);
+    let verdict = check_events(sim, &all, events);
     verdict.map_err(|wrong| format!("{wrong}: {events:?}, later reads {all:?}, first {list:?}"))
 }
 
-fn judge(sim: &Sim, all: &[Vec<u64>], events: &[Event]) -> Result<(), &'static str> {
+fn check_events(sim: &Sim, all: &[Vec<u64>], events: &[Event]) -> Result<(), &'static str> {
     let list = &all[0];
     if all.iter().any(|other| other != list) {
         return Err("later reads differ");

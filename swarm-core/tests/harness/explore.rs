@@ -96,8 +96,8 @@ fn pairs(bounds: Bounds) -> BTreeSet<[u64; 2]> {
             let reply = fabric.post(NODE, &[read]).await.expect("up");
             sink.borrow_mut().copy_from_slice(&reply);
         });
-        let (heard, outcomes) = (Rc::clone(&seen), Rc::clone(&outcomes));
-        let digest = move || heard.borrow()[0] * 8 + heard.borrow()[1];
+        let (digested, outcomes) = (Rc::clone(&seen), Rc::clone(&outcomes));
+        let digest = move || digested.borrow()[0] * 8 + digested.borrow()[1];
         let check = move |_: &mut Sim| {
             outcomes.borrow_mut().insert(*seen.borrow());
             Ok(())

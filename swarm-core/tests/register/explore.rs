@@ -86,9 +86,9 @@ fn begin(racers: &'static [Racer], created: CreatedPart, seed: u64) -> Race {
             }
         });
     }
-    let heard = recorder.clone();
+    let recorded = recorder.clone();
     let check = move |sim: &mut Sim| check(sim, count, created, &recorder);
-    let digest = move || digest(&heard.operations());
+    let digest = move || digest(&recorded.operations());
     Race { sim, racers: count, digest: Box::new(digest), check: Box::new(check) }
 }
 

@@ -163,7 +163,7 @@ fn play(plan: &Plan, conduct: &ReplayRules) -> Result<Shown, String> {
         });
     }
     let history = recorder.operations();
-    super::judge(result, &history).map(|()| at.shown(history.len()))
+    super::check_history(result, &history).map(|()| at.shown(history.len()))
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn what_an_incomplete_write_is_above_is_not_lost() {
         reads.read_or_freeze::<SafeGuess>().await;
     });
     assert!(sim.finish(reader, &[home, third, new]), "the read ends");
-    if let Err(wrong) = super::judge(Ok(()), &recorder.operations()) {
+    if let Err(wrong) = super::check_history(Ok(()), &recorder.operations()) {
         panic!("{wrong}");
     }
 }

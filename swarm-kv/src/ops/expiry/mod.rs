@@ -107,7 +107,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// nodes that answer.
     pub async fn put_with_ttl(&self, key: &[u8], value: &[u8], ttl: Duration) -> Result<(), Error> {
         let ttl = u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX);
-        let deadline = self.group.clock().said().saturating_add(ttl);
+        let deadline = self.group.clock().clock_time().saturating_add(ttl);
         let put = async || {
             let hash = self.check(key, value)?;
             self.can_be_cell(key, value.len())?;
@@ -156,12 +156,12 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     /// How long it is until a deadline by this client's clock.
     pub(crate) fn left_until(&self, deadline: u64) -> Duration {
-        Duration::from_nanos(deadline.saturating_sub(self.group.clock().said()))
+        Duration::from_nanos(deadline.saturating_sub(self.group.clock().clock_time()))
     }
 
     /// Whether a deadline is past by this client's clock.
     pub(crate) fn is_past(&self, deadline: Option<u64>) -> bool {
-        deadline.is_some_and(|deadline| self.group.clock().said() >= deadline)
+        deadline.is_some_and(|deadline| self.group.clock().clock_time() >= deadline)
     }
 
     /// Checks that a key can be a cell with a value of this length and a deadline.

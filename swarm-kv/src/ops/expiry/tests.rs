@@ -215,9 +215,9 @@ fn a_put_ends_a_life_and_a_change_keeps_it() {
     assert_eq!(one.blocking().persist(b"none"), Ok(false));
     // What is expired is absent for a change.
     put(&one, b"key", b"5");
-    let now = one.group.clock().said();
+    let now = one.group.clock().clock_time();
     one.blocking().put_with_ttl(b"key", b"5", Duration::ZERO).expect("memory");
-    assert_eq!(one.group.clock().said(), now);
+    assert_eq!(one.group.clock().clock_time(), now);
     assert_eq!(two.blocking().increment(b"key", 1), Ok(1));
     assert_eq!(life(b"key"), TimeToLive::Endless);
 }
