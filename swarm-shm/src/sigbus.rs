@@ -355,12 +355,12 @@ mod tests {
     fn a_mapping_says_that_it_is_lost_before_others_are_in_its_place() {
         let guard = guard(4096..8192);
         assert!(!guard.is_lost());
-        let mut said = None;
+        let mut seen = None;
         guard.0.lose(|| {
-            said = Some((any_lost(), guard.is_lost()));
+            seen = Some((any_lost(), guard.is_lost()));
             true
         });
-        assert_eq!(said, Some((true, true)));
+        assert_eq!(seen, Some((true, true)));
     }
 
     /// These addresses are never mapped: they lie in the first page.

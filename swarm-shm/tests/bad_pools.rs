@@ -587,8 +587,11 @@ fn no_permission() {
             not_permitted("no_permission", "the test program cannot be run as another user here");
             return;
         };
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success(), "{said}");
-        assert!(said.contains(&format!("says: {}: no permission", file.display())), "{said}");
+        let output_text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{output_text}");
+        assert!(
+            output_text.contains(&format!("says: {}: no permission", file.display())),
+            "{output_text}"
+        );
     }
 }

@@ -27,7 +27,7 @@ fn child() {
     assert_eq!(role, "fork");
     let pool = Pool::open(&pool, OpenOptions::default()).expect("the parent's pool");
     let client = pool.attach().expect("a free slot");
-    let (mut heard, mut outcome) = pipe().expect("a pipe");
+    let (mut received, mut outcome) = pipe().expect("a pipe");
     // SAFETY: the child does no more than is written here, and ends by `_exit`.
     let forked = unsafe { libc::fork() };
     if forked == 0 {
@@ -37,7 +37,7 @@ fn child() {
         unsafe { libc::_exit(0) };
     }
     assert!(forked > 0, "no child");
-    heard.read_exact(&mut [0]).expect("the child lives");
+    received.read_exact(&mut [0]).expect("the child lives");
     // By `posix_spawn`. It ends with its input, as the other does.
     let program = Command::new("cat").stdout(Stdio::null()).spawn().expect("a program");
     say(format!("{} {forked} {}", client.session().client, program.id()));
@@ -49,9 +49,9 @@ fn child() {
 fn a_parent_that_dies_frees_its_slot_whatever_it_has_forked() {
     let (_dir, pool) = pool();
     let mut parent = Running::start("fork", pool.path());
-    let said = parent.hear();
-    let ids: Vec<&str> = said.split(' ').collect();
-    assert_eq!((ids.len(), ids[0]), (3, "0"), "{said}");
+    let report = parent.hear();
+    let ids: Vec<&str> = report.split(' ').collect();
+    assert_eq!((ids.len(), ids[0]), (3, "0"), "{report}");
     assert_eq!(pool.live_clients(), [0]);
     // `wait` would close it, and the surviving children end with it.
     let input = parent.process.stdin.take();

@@ -325,8 +325,8 @@ fn a_pool_that_cannot_be_for_a_group_is_refused_as_a_whole() {
         not_permitted("refused_as_a_whole", "the test program cannot be run as another user here");
         return;
     };
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success() && said.contains("cannot be given to group 0"), "{said}");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && text.contains("cannot be given to group 0"), "{text}");
     assert_eq!(names(dir.path()), [""; 0]);
 }
 

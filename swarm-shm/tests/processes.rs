@@ -650,8 +650,8 @@ fn a_client_outside_of_a_container_is_not_ended_from_within() {
     for flags in [&["--mount-proc"][..], &[]] {
         let Some(mut inside) = start_inside("evict", &pool, flags) else { return };
         inside.process.stdin.as_mut().expect("its input").write_all(&[0]).expect("it listens");
-        let said = inside.hear();
-        assert!(said.contains("of pid namespace") && said.contains("on the host"), "{said}");
+        let report = inside.hear();
+        assert!(report.contains("of pid namespace") && report.contains("on the host"), "{report}");
         inside.process.wait().expect("the child");
     }
     assert_eq!(pool.live_clients(), [0]);
@@ -667,16 +667,16 @@ fn a_stopped_client_outside_of_a_container_is_named_within_as_far_as_it_is_seen(
     let look = |flags: &[&str]| {
         let mut inside = start_inside("look", &pool, flags)?;
         nudge(&mut inside);
-        let said = inside.hear();
+        let report = inside.hear();
         inside.process.wait().expect("the child");
-        Some(said)
+        Some(report)
     };
     for (is_stopped, seen) in [(false, "[]"), (true, "[(0, OtherNamespace)]")] {
         if is_stopped {
             stop(&child);
         }
-        let Some(said) = look(&["--mount-proc"]) else { break };
-        assert_eq!(said, "[(0, Unseen)]");
+        let Some(report) = look(&["--mount-proc"]) else { break };
+        assert_eq!(report, "[(0, Unseen)]");
         assert_eq!(look(&[]).expect("as before"), seen);
     }
     assert_eq!(pool.clients_left_alone(u64::MAX), [], "it goes on, or may be ended from here");

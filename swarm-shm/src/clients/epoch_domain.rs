@@ -44,7 +44,7 @@ pub struct ShmEpochs {
     own: Window<[Word; 1]>,
     slot: usize,
     /// How many entries of its remote-free queue it has read.
-    heard: Cell<u64>,
+    drained: Cell<u64>,
     /// When it checks whether the pool still exists.
     watch: Watch,
     /// Whether a node's file was found to be another than the one that this client has mapped.
@@ -63,8 +63,8 @@ impl ShmEpochs {
         let own = Window::few(mapping, control::epoch_word(slot));
         let clock = pool.clock();
         let watch = Watch::new(clock.now());
-        let (heard, is_replaced) = (Cell::new(0), Cell::new(false));
-        Self { pool, epoch, waits, own, slot, heard, watch, is_replaced, clock }
+        let (drained, is_replaced) = (Cell::new(0), Cell::new(false));
+        Self { pool, epoch, waits, own, slot, drained, watch, is_replaced, clock }
     }
 
     /// Records since when it is this epoch, unless another client has.
@@ -220,7 +220,7 @@ impl EpochDomain for ShmEpochs {
     }
 
     fn drain_remote_frees(&self, each: &mut dyn FnMut(RemoteFree)) {
-        self.heard.set(remote_free::drain(self.mailbox(self.slot), self.heard.get(), each));
+        self.drained.set(remote_free::drain(self.mailbox(self.slot), self.drained.get(), each));
     }
 
     fn incarnation(&self) -> Option<Incarnation> {

@@ -174,9 +174,9 @@ impl Heard {
             let words = Backing::Regular.header(file, path)?;
             Header::decode(&words, path).ok().filter(|header| header.member == FileRole::Control)
         });
-        let heard = former.filter(|_| header.is_some() && !force);
-        let events = heard.and_then(control::events_of).unwrap_or_default().map(events::least);
-        let lives = heard.and_then(control::lives_of).unwrap_or_default();
+        let trusted = former.filter(|_| header.is_some() && !force);
+        let events = trusted.and_then(control::events_of).unwrap_or_default().map(events::least);
+        let lives = trusted.and_then(control::lives_of).unwrap_or_default();
         Self { header, events, lives }
     }
 }
@@ -294,18 +294,18 @@ impl<'a> CurrentNodes<'a> {
         let word =
             |node: &CurrentNode<'_>, at: usize| node.mapping.words()[at].load(Ordering::Acquire);
         let known: [u64; MAX_NODES] = std::array::from_fn(|other| {
-            let said = nodes.iter().map(|node| word(node, OTHERS_EVENTS + other));
-            said.fold(former.events[other], u64::max)
+            let reports = nodes.iter().map(|node| word(node, OTHERS_EVENTS + other));
+            reports.fold(former.events[other], u64::max)
         });
         // H3: a majority says them.
         let number = nodes.iter().map(|node| word(node, CONFIGURATION)).max().unwrap_or(0);
         let lives = std::array::from_fn(|other| {
-            let said = nodes.iter().map(|node| life_said(&node.mapping, NodeId(other as u8)));
-            said.fold(former.lives[other], u32::max)
+            let reports = nodes.iter().map(|node| life_said(&node.mapping, NodeId(other as u8)));
+            reports.fold(former.lives[other], u32::max)
         });
         let ends: Vec<Option<u64>> =
             nodes.iter().map(|node| incarnations_end(word(node, INCARNATIONS))).collect();
-        let mut heard = 0;
+        let mut answered = 0;
         let mut incarnation = 0;
         let mut current = Vec::new();
         for (node, end) in nodes.into_iter().zip(ends) {
@@ -325,13 +325,13 @@ impl<'a> CurrentNodes<'a> {
                 continue;
             }
             match end {
-                Some(end) => (heard, incarnation) = (heard + 1, incarnation.max(end)),
+                Some(end) => (answered, incarnation) = (answered + 1, incarnation.max(end)),
                 None => whys.push(Error::Damaged { file, what: "its end of incarnations".into() }),
             }
             current.push(node);
         }
         // S16: an incarnation that was given out is at most the end of one of them.
-        if !is_majority(heard) {
+        if !is_majority(answered) {
             let (pool, nodes) = (dir.to_path_buf(), header.geometry.nodes);
             return Err(Error::MajorityGone { pool, nodes, whys });
         }

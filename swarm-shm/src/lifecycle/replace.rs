@@ -314,10 +314,10 @@ impl Change<'_> {
         control.decide(*node, self.next);
         if is_gone {
             // H9: behind the life, so that nobody takes the former file for an older copy.
-            let said = self.others().map(|(_, other)| {
+            let counts = self.others().map(|(_, other)| {
                 other.words()[OTHERS_EVENTS + node.index()].load(Ordering::Acquire)
             });
-            control.void_events(*node, said.max().unwrap_or(0));
+            control.void_events(*node, counts.max().unwrap_or(0));
         }
         Ok(())
     }

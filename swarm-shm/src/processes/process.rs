@@ -64,8 +64,8 @@ pub(crate) fn holds(process: u32, file: &File, bytes: &Range<u64>) -> io::Result
         if (open.dev(), open.ino()) != (file.dev(), file.ino()) {
             continue;
         }
-        let said = fs::read_to_string(process.join("fdinfo").join(entry.file_name()));
-        if said.is_ok_and(|said| said.lines().any(|line| is_lock(line, bytes))) {
+        let info = fs::read_to_string(process.join("fdinfo").join(entry.file_name()));
+        if info.is_ok_and(|info| info.lines().any(|line| is_lock(line, bytes))) {
             return Ok(true);
         }
     }
@@ -105,10 +105,10 @@ pub(crate) fn open(process: u32, file: &File, bytes: &Range<u64>) -> Option<Owne
 /// Returns whether the process of a descriptor is the one that `/proc` lists under this id. It is
 /// not if `/proc` is that of another pid namespace.
 fn is_of(handle: &OwnedFd, process: u32) -> bool {
-    let said = fs::read_to_string(format!("/proc/self/fdinfo/{}", handle.as_raw_fd()));
+    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", handle.as_raw_fd()));
     let id =
-        |said: String| said.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
-    said.ok().and_then(id) == Some(process)
+        |info: String| info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
+    info.ok().and_then(id) == Some(process)
 }
 
 /// Returns whether a process has ended, and with it all its open files.
@@ -148,9 +148,9 @@ pub(crate) fn threads(process: u32) -> Option<Vec<Thread>> {
 
 /// Returns a thread, by its `/proc/PID/task/TID/status`.
 fn thread(id: u32, status: &str) -> Option<Thread> {
-    let said = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-    let count = |name| said(name)?.parse::<u64>().ok();
-    let state = said("State:")?.chars().next()?;
+    let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let count = |name| field(name)?.parse::<u64>().ok();
+    let state = field("State:")?.chars().next()?;
     let switches = [count("voluntary_ctxt_switches:")?, count("nonvoluntary_ctxt_switches:")?];
     Some(Thread { id, state, switches: switches[0].wrapping_add(switches[1]) })
 }

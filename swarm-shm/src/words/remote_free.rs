@@ -35,10 +35,10 @@ pub(crate) fn push(ring: &[Word], replaced: RemoteFree) {
 }
 
 /// Reads the entries after the first `heard`. Returns how many there are in all.
-pub(crate) fn drain(ring: &[Word], heard: u64, each: &mut dyn FnMut(RemoteFree)) -> u64 {
+pub(crate) fn drain(ring: &[Word], drained: u64, each: &mut dyn FnMut(RemoteFree)) -> u64 {
     let notes = notes(ring);
     let all = ring[0].load(Ordering::Relaxed);
-    for back in 1..=all.wrapping_sub(heard).min(notes.len() as u64) {
+    for back in 1..=all.wrapping_sub(drained).min(notes.len() as u64) {
         let note = &notes[all.wrapping_sub(back) as usize % notes.len()];
         let words = [0, 1].map(|at| note[at].load(Ordering::Relaxed));
         each(RemoteFree::decode(words));
