@@ -260,7 +260,7 @@ mod tests {
         let laggard = Laggard { slot: 3, is_own: false, process, state, since: 5, nanoseconds };
         let of = |state| Some(Laggard { state, ..laggard });
         let shortage = Shortage { object: 64, capacity: 4096, held_up: None, cannot_claim: false };
-        let said = |held_up| Error::Full(Shortage { held_up, ..shortage }).to_string();
+        let message = |held_up| Error::Full(Shortage { held_up, ..shortage }).to_string();
         for (held_up, helps) in [
             (None, "delete keys"),
             (
@@ -280,20 +280,20 @@ mod tests {
             ),
             (Some(Laggard { is_own: true, ..laggard }), "poll its future to the end, or drop it"),
         ] {
-            let said = said(held_up);
-            assert!(said.contains(helps), "{said}");
-            assert_eq!(said.contains("delete keys"), held_up.is_none(), "{said}");
+            let message = message(held_up);
+            assert!(message.contains(helps), "{message}");
+            assert_eq!(message.contains("delete keys"), held_up.is_none(), "{message}");
             let evict = held_up.is_some_and(|laggard| !laggard.is_own);
-            assert_eq!(said.contains("swarm evict, client 3"), evict, "{said}");
+            assert_eq!(message.contains("swarm evict, client 3"), evict, "{message}");
         }
         let shortage = Shortage { cannot_claim: true, ..shortage };
         for error in [Error::Full(shortage), Error::Unsettled(shortage)] {
-            let said = error.to_string();
+            let message = error.to_string();
             assert!(
-                said.contains("the pool has room") && said.contains("another client"),
-                "{said}"
+                message.contains("the pool has room") && message.contains("another client"),
+                "{message}"
             );
-            assert!(!said.contains("is full") && !said.contains("delete keys"), "{said}");
+            assert!(!message.contains("is full") && !message.contains("delete keys"), "{message}");
         }
         let held = Error::Unsettled(Shortage { held_up: Some(laggard), ..shortage }).to_string();
         assert!(held.contains("kill -CONT 71") && held.contains("get the key"), "{held}");

@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn a_kind_says_what_the_text_says() {
         for error in all() {
-            let said = error.to_string();
+            let message = error.to_string();
             let hints: &[&str] = match error.kind() {
                 ErrorKind::Retry => {
                     &["try", "wait longer", "get the key", "let it continue", "look it up"]
@@ -160,11 +160,15 @@ mod tests {
                     "add less",
                 ],
             };
-            assert!(hints.iter().any(|hint| said.contains(hint)), "{:?}: {said}", error.kind());
-            let unknown = said.contains("may or may not") || said.contains("may be lost");
+            assert!(
+                hints.iter().any(|hint| message.contains(hint)),
+                "{:?}: {message}",
+                error.kind()
+            );
+            let unknown = message.contains("may or may not") || message.contains("may be lost");
             let is_local =
                 matches!(error, Error::Replication(_) | Error::Destroyed | Error::CutShort);
-            assert!(is_local || unknown == error.may_have_taken_effect(), "{said}");
+            assert!(is_local || unknown == error.may_have_taken_effect(), "{message}");
         }
     }
 

@@ -89,7 +89,7 @@ struct ClientStory {
     /// Which of the tellers at work.
     place: usize,
     child: Child,
-    said: std::io::Lines<BufReader<std::process::ChildStdout>>,
+    reports: std::io::Lines<BufReader<std::process::ChildStdout>>,
     did: i64,
 }
 
@@ -99,15 +99,15 @@ impl ClientStory {
         command.args(["--exact", "child", "--nocapture", "--test-threads=1"]);
         command.env(POOL, pool.path()).env(TELLER, place.to_string()).env(SEED, seed.to_string());
         let mut child = command.stdout(Stdio::piped()).spawn().expect("a child");
-        let said = BufReader::new(child.stdout.take().expect("its output")).lines();
-        Self { place, child, said, did: 0 }
+        let reports = BufReader::new(child.stdout.take().expect("its output")).lines();
+        Self { place, child, reports, did: 0 }
     }
 
     /// Lets it do some more, unless it goes home.
     fn goes_on(&mut self, more: i64) {
         let until = self.did + more;
         while self.did < until {
-            let Some(line) = self.said.next().and_then(Result::ok) else { return };
+            let Some(line) = self.reports.next().and_then(Result::ok) else { return };
             let did = line.split_once("did: ").and_then(|(_, did)| did.parse().ok());
             self.did = did.unwrap_or(self.did);
         }

@@ -68,8 +68,8 @@ fn a_full_pool_names_the_client_that_keeps_an_operations_future() {
     let (shortage, laggard) = refused(&writer);
     assert_eq!((laggard.slot, laggard.is_own, laggard.state), (1, false, LaggardState::Running));
     assert_eq!(laggard.process, Some(std::process::id()));
-    let said = Error::Full(shortage).to_string();
-    assert!(said.contains("client 1") && said.contains("has to poll"), "{said}");
+    let message = Error::Full(shortage).to_string();
+    assert!(message.contains("client 1") && message.contains("has to poll"), "{message}");
     assert!(laggard.since < pool.epoch(), "{laggard:?}");
     drop(kept);
     assert!((0..1_000_000).any(|at| put(&writer, at).is_ok()), "all of it is to be had again");
@@ -140,9 +140,9 @@ fn a_full_pool_names_the_client_that_is_stopped_in_an_operation() {
     assert_eq!((laggard.slot, laggard.process), (1, Some(process)));
     assert_eq!(laggard.state, LaggardState::Stopped);
     assert!(!laggard.is_own && laggard.nanoseconds.is_some());
-    let said = Error::Full(shortage).to_string();
-    assert!(said.contains(&format!("kill -CONT {process}")), "{said}");
-    assert!(said.contains("swarm evict") && said.contains("client 1"), "{said}");
+    let message = Error::Full(shortage).to_string();
+    assert!(message.contains(&format!("kill -CONT {process}")), "{message}");
+    assert!(message.contains("swarm evict") && message.contains("client 1"), "{message}");
     pool.evict(1).expect("it is this user's");
     assert!((0..1_000_000).any(|at| put(&writer, at).is_ok()), "all of it is to be had again");
 }

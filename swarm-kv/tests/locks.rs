@@ -198,8 +198,8 @@ impl Running {
         loop {
             line.clear();
             assert!(self.lines.read_line(&mut line).expect("its output") > 0, "it ended");
-            if let Some((_, said)) = line.trim_end().split_once("says: ") {
-                return said.to_owned();
+            if let Some((_, report)) = line.trim_end().split_once("says: ") {
+                return report.to_owned();
             }
         }
     }

@@ -131,8 +131,8 @@ impl Other {
     }
 
     fn hear(&mut self) -> u64 {
-        let said = self.lines.find_map(|line| line.ok()?.split_once("says: ")?.1.parse().ok());
-        said.expect("it did not fail")
+        let report = self.lines.find_map(|line| line.ok()?.split_once("says: ")?.1.parse().ok());
+        report.expect("it did not fail")
     }
 
     fn kill(mut self) {
@@ -171,10 +171,10 @@ impl Busy {
     /// Each client does a few rounds.
     fn works(&mut self) {
         self.clients.iter_mut().for_each(Other::tell);
-        self.heard();
+        self.take_reports();
     }
 
-    fn heard(&mut self) {
+    fn take_reports(&mut self) {
         self.rounds = self.clients.iter_mut().map(Other::hear).collect();
     }
 
@@ -191,9 +191,9 @@ impl Busy {
                 break;
             }
             other.tell();
-            self.heard();
+            self.take_reports();
         }
-        self.heard();
+        self.take_reports();
         other.end();
     }
 

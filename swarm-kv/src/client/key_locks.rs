@@ -21,7 +21,7 @@ impl Default for KeyLocks {
 
 impl KeyLocks {
     /// Returns the turn of the write of this key that is under way.
-    pub(crate) fn turn_of(&self, hash: u64) -> Option<u64> {
+    pub(crate) fn holder_of(&self, hash: u64) -> Option<u64> {
         let turns = self.turns.borrow();
         turns.iter().find(|(other, _)| *other == hash).map(|&(_, turn)| turn)
     }

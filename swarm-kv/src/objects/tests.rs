@@ -414,13 +414,13 @@ fn what_is_to_be_done_once_is_done_by_one_that_lives() {
         assert!(poll(waits.as_mut()).is_pending());
     }
     play.dies(0);
-    let [gives_up, does, hears] = waiting;
+    let [gives_up, does, learns] = waiting;
     drop(block_on(gives_up).expect("memory").expect("it is its turn"));
     let doing = block_on(does).expect("memory").expect("it is its turn");
     assert_eq!(block_on(dead.done()), Err(ObjectError::TakenAway { token: 1 }));
     assert_eq!(doing.token(), 3);
     block_on(doing.done()).expect("memory");
-    assert!(block_on(hears).expect("memory").is_none());
+    assert!(block_on(learns).expect("memory").is_none());
     assert!(clients[0].blocking().once(b"once").begin().expect("memory").is_none());
 }
 

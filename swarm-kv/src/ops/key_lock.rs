@@ -23,8 +23,12 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     pub(crate) async fn lock_key(&self, hash: u64) -> Result<KeyLock<'_>, Error> {
         let longest = (self.group.clock(), self.longest_wait());
         // Each turn has its own bound: the last of many writes waits long.
-        wait_while_it_goes_on(longest, || self.try_lock_key(hash), || self.key_locks.turn_of(hash))
-            .await
+        wait_while_it_goes_on(
+            longest,
+            || self.try_lock_key(hash),
+            || self.key_locks.holder_of(hash),
+        )
+        .await
     }
 
     /// Returns for how many nanoseconds an operation waits for another one of this client that

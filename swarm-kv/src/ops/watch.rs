@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn every_kind_of_change_wakes_a_client_that_waits() {
         let (_dir, pool) = pool();
-        let (said, heard) = channel();
+        let (sender, received) = channel();
         thread::scope(|threads| {
             let watched = &pool;
             threads.spawn(move || {
@@ -187,14 +187,14 @@ mod tests {
                     let began = Instant::now();
                     let value = watch.changed_within(LONG).expect("a majority");
                     let Some(value) = value.filter(|_| began.elapsed() < LONG) else { break };
-                    if said.send(value.clone()).is_err() || value.as_deref() == Some(b"end") {
+                    if sender.send(value.clone()).is_err() || value.as_deref() == Some(b"end") {
                         break;
                     }
                 }
             });
             let client = shm::open(&pool, Options::default()).expect("a slot");
             let store = client.blocking();
-            let next = || heard.recv().expect("it is woken");
+            let next = || received.recv().expect("it is woken");
             assert_eq!(next(), None, "it is not there");
             let is = |value: &[u8]| assert_eq!(next().as_deref(), Some(value));
             for round in 0..20 {

@@ -34,7 +34,7 @@ pub unsafe extern "C" fn swarm_atomic_load(
 ) -> swarm_status {
     let load = |atomic: &Atomic| Ok((SWARM_OK, atomic.load()?));
     // SAFETY: the caller's promise.
-    unsafe { tells((store, name, name_length), initial, value, error, load) }
+    unsafe { run((store, name, name_length), initial, value, error, load) }
 }
 
 /// Makes `value` the integer of this name, and writes the one before to `*before`, which is zero if the call fails. For the rest as
@@ -56,7 +56,7 @@ pub unsafe extern "C" fn swarm_atomic_swap(
 ) -> swarm_status {
     let swap = |atomic: &Atomic| Ok((SWARM_OK, atomic.swap(value)?));
     // SAFETY: the caller's promise.
-    unsafe { tells((store, name, name_length), initial, before, error, swap) }
+    unsafe { run((store, name, name_length), initial, before, error, swap) }
 }
 
 /// Makes `desired` the integer of this name if it is `expected`; otherwise it returns SWARM_LOST, and changes nothing. Writes the
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn swarm_atomic_compare_exchange(
         })
     };
     // SAFETY: the caller's promise.
-    unsafe { tells((store, name, name_length), initial, found, error, exchange) }
+    unsafe { run((store, name, name_length), initial, found, error, exchange) }
 }
 
 /// Adds `by` to the integer of this name, modulo 2^64 as C counts, and writes the one before to `*before`, which is zero if the call
@@ -109,7 +109,7 @@ pub unsafe extern "C" fn swarm_atomic_fetch_add(
         Ok((SWARM_OK, before))
     };
     // SAFETY: the caller's promise.
-    unsafe { tells((store, name, name_length), initial, before, error, add) }
+    unsafe { run((store, name, name_length), initial, before, error, add) }
 }
 
 type Atomic = BlockingObject<StoreAtomic<u64, Plain>>;
@@ -118,7 +118,7 @@ type Atomic = BlockingObject<StoreAtomic<u64, Plain>>;
 ///
 /// # Safety
 /// As of [`swarm_atomic_load`].
-unsafe fn tells(
+unsafe fn run(
     (store, name, name_length): (*const swarm_store, *const c_void, usize),
     initial: u64,
     told: *mut u64,

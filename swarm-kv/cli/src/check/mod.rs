@@ -34,7 +34,7 @@ pub(crate) fn run(args: &CheckArgs, json: bool) -> Result<Answer, Failure> {
         return Err(Failure::Failed(format!("{name} holds no operation")));
     }
     bar.finish_and_clear();
-    let verdict = judge(&history)?;
+    let verdict = check_history(&history)?;
     verdict.answer_once(if json {
         print_line(Value::Object(verdict.json(&history)))
     } else {
@@ -58,7 +58,7 @@ pub(crate) struct Verdict {
 }
 
 /// Checks a history whose keys are absent at first.
-pub(crate) fn judge(history: &History) -> Result<Verdict, Failure> {
+pub(crate) fn check_history(history: &History) -> Result<Verdict, Failure> {
     let bar = ProgressBar::new(history.operations.len() as u64)
         .with_style(style("judging {wide_bar} {human_pos}/{human_len} {eta}"));
     let verdict = judge_quietly(history, |operations| bar.inc(operations))?;

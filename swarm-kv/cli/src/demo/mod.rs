@@ -25,7 +25,7 @@ use crate::common::temporary::TemporaryPool;
 use crate::common::units::show_ns;
 use crate::demo::live::Live;
 use crate::demo::report::{Summary, print, widest_gap};
-use crate::demo::verdict::judge;
+use crate::demo::verdict::check_values;
 use crate::workers::set::{Isolation, WorkerSet, gone};
 
 const NODES: usize = 3;
@@ -81,7 +81,7 @@ pub(crate) fn run(json: bool) -> Result<Answer, Failure> {
         frozen_node: FROZEN_NODE,
         killed_client: KILLED_CLIENT,
         busy,
-        verdict: judge(&found, &logs, Some(KILLED_CLIENT)),
+        verdict: check_values(&found, &logs, Some(KILLED_CLIENT)),
     };
     print(&summary, json)?;
     Ok(if summary.verdict.lost.is_empty() { Answer::Yes } else { Answer::No })

@@ -16,7 +16,7 @@ pub(crate) struct Verdict {
 
 /// Compares the values of the keys, in order, with the clients' logs. `killed` is the one client
 /// that may have had a write in progress.
-pub(crate) fn judge(
+pub(crate) fn check_values(
     found: &[Option<Vec<u8>>],
     logs: &[Vec<Acknowledged>],
     killed: Option<usize>,
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn the_last_writes_are_found_in_either_order_if_they_overlap() {
         for last in [value(0, 2, 0), value(1, 1, 0)] {
-            let verdict = judge(&[last, value(1, 2, 1), value(LOADER, 0, 2)], &logs(), None);
+            let verdict = check_values(&[last, value(1, 2, 1), value(LOADER, 0, 2)], &logs(), None);
             assert!(verdict.lost.is_empty(), "{:?}", verdict.lost);
             assert_eq!(verdict.acknowledged, 4 + 3);
         }
@@ -112,7 +112,7 @@ mod tests {
             (value(0, 0, 0), "never made"),
             (value(7, 1, 0), "unknown"),
         ] {
-            let verdict = judge(&[bad], &logs(), Some(1));
+            let verdict = check_values(&[bad], &logs(), Some(1));
             assert_eq!(verdict.lost.len(), 1, "expected: {why}");
             assert!(verdict.lost[0].contains(why), "{:?} is not: {why}", verdict.lost);
         }
@@ -120,8 +120,8 @@ mod tests {
 
     #[test]
     fn a_killed_clients_last_write_may_be_there_or_not() {
-        assert!(judge(&[value(0, 3, 0)], &logs(), Some(0)).lost.is_empty());
-        assert!(judge(&[value(0, 2, 0)], &logs(), Some(0)).lost.is_empty());
-        assert_eq!(judge(&[value(0, 4, 0)], &logs(), Some(0)).lost.len(), 1);
+        assert!(check_values(&[value(0, 3, 0)], &logs(), Some(0)).lost.is_empty());
+        assert!(check_values(&[value(0, 2, 0)], &logs(), Some(0)).lost.is_empty());
+        assert_eq!(check_values(&[value(0, 4, 0)], &logs(), Some(0)).lost.len(), 1);
     }
 }

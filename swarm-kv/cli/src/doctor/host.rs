@@ -161,13 +161,13 @@ mod tests {
 
     #[test]
     fn limits_are_judged_by_what_is_to_be_locked() {
-        let judge = |limit, may| memlock(limit, may, 256 << 20).verdict;
-        assert_eq!(judge(None, false), Verdict::Ok);
-        assert_eq!(judge(Some(64 << 10), false), Verdict::Bad);
-        assert_eq!(judge(Some(64 << 10), true), Verdict::Ok);
-        assert_eq!(judge(Some(8 << 20), false), Verdict::Warn, "enough for a client");
-        assert_eq!(judge(Some(256 << 20), false), Verdict::Warn);
-        assert_eq!(judge(Some(1 << 30), false), Verdict::Ok);
+        let verdict = |limit, may| memlock(limit, may, 256 << 20).verdict;
+        assert_eq!(verdict(None, false), Verdict::Ok);
+        assert_eq!(verdict(Some(64 << 10), false), Verdict::Bad);
+        assert_eq!(verdict(Some(64 << 10), true), Verdict::Ok);
+        assert_eq!(verdict(Some(8 << 20), false), Verdict::Warn, "enough for a client");
+        assert_eq!(verdict(Some(256 << 20), false), Verdict::Warn);
+        assert_eq!(verdict(Some(1 << 30), false), Verdict::Ok);
     }
 
     #[test]

@@ -185,11 +185,11 @@ impl<'a> Soak<'a> {
                 self.sample(now)?;
             }
             self.hear(Duration::from_millis(5))?;
-            self.judge(window_at(self.started_ns, now))?;
+            self.check_window(window_at(self.started_ns, now))?;
         }
         self.ended_ns = monotonic_ns();
         self.disband()?;
-        self.judge(window_at(self.started_ns, monotonic_ns()) + 1)?;
+        self.check_window(window_at(self.started_ns, monotonic_ns()) + 1)?;
         bar.finish_and_clear();
         Ok(())
     }
@@ -305,11 +305,11 @@ impl<'a> Soak<'a> {
     }
 
     /// Checks the windows before this one that no client is in any more.
-    fn judge(&mut self, window: u64) -> Result<(), Failure> {
+    fn check_window(&mut self, window: u64) -> Result<(), Failure> {
         let earliest = self.at_work.values().map(|at_work| at_work.window).min();
         let over = earliest.unwrap_or(window).min(window);
         while self.windows.judged < over {
-            self.windows.judge(self.site.pool(), self.site.logs(), &self.run, self.clients)?;
+            self.windows.check(self.site.pool(), self.site.logs(), &self.run, self.clients)?;
         }
         Ok(())
     }

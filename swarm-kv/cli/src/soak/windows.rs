@@ -81,7 +81,7 @@ pub(crate) struct Windows {
 
 impl Windows {
     /// Checks the next window, with the logs of all clients up to `clients`, and drops it.
-    pub(crate) fn judge(
+    pub(crate) fn check(
         &mut self,
         pool: &Pool,
         logs: &Path,

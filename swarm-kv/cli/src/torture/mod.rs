@@ -21,7 +21,7 @@ use swarm_worker::store::{with_client, with_emulated, with_keys};
 use swarm_worker::torture::{RTT_NS, key_name};
 use swarm_worker::torture_log::take;
 
-use super::check::judge;
+use super::check::check_history;
 use crate::common::args::TortureArgs;
 use crate::common::busy::Watch;
 use crate::common::cleanup;
@@ -113,7 +113,7 @@ pub(crate) fn run(args: &TortureArgs, json: bool) -> Result<Answer, Failure> {
         served: torture.served,
         widest_gap_ns: widest_gap(&while_things_fail),
         busy: watch.end(),
-        verdict: judge(&history)?,
+        verdict: check_history(&history)?,
     };
     brought.answer(&history, json)
 }

@@ -154,8 +154,8 @@ fn ended(process: &mut Child, status: ExitStatus) -> Result<(), Failure> {
     if status.success() {
         return Ok(());
     }
-    let mut said = String::new();
+    let mut errors = String::new();
     // What it said but cannot be read is not told.
-    let _ = process.stderr.take().map(|mut from| from.read_to_string(&mut said));
-    Err(Failure::Failed(format!("swarm replace failed, {status}: {}", said.trim())))
+    let _ = process.stderr.take().map(|mut from| from.read_to_string(&mut errors));
+    Err(Failure::Failed(format!("swarm replace failed, {status}: {}", errors.trim())))
 }

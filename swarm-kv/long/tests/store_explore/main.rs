@@ -210,7 +210,7 @@ impl Plan {
     /// Each majority that lives is asked for every key in the end.
     fn check(self, sim: &mut Sim, cast: &Cast, recorder: &Recorder) -> Result<(), String> {
         let keys: Vec<u64> = (0..4).chain(FILLERS..FILLERS + self.fillers).collect();
-        judge(sim, cast, (recorder, self.cells), &keys)?;
+        check_outcome(sim, cast, (recorder, self.cells), &keys)?;
         let moved = cast.racers.iter().any(|racer| racer.client.counters().moved > 0);
         let all_are_well = !(0..self.racers.len()).any(|id| sim.is_dead(id));
         // Otherwise nothing was put to the test.
@@ -249,7 +249,7 @@ impl Plan {
 }
 
 /// Each majority that lives is asked for these keys, and the history is judged.
-fn judge(
+fn check_outcome(
     sim: &mut Sim,
     cast: &Cast,
     (recorder, cells): (&Recorder, Cells),

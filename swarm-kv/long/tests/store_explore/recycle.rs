@@ -14,8 +14,8 @@ use crate::domain::{Notes, SimParticipant, Works};
 use crate::store_sim_common::{Line, Story, options};
 use crate::watched::{Back, Outcome, Watched};
 use crate::{
-    CAPACITY, Cast, Cells, Depth, NODES, NOW, depth, explore_each, explore_many_steps, geometry,
-    judge,
+    CAPACITY, Cast, Cells, Depth, NODES, NOW, check_outcome, depth, explore_each,
+    explore_many_steps, geometry,
 };
 
 /// Nanoseconds that pass when a clock is looked at: so many that nobody waits for long.
@@ -133,7 +133,7 @@ impl Plan {
         let cast = Cast { hung_up, racers };
         let known = recorder.clone();
         let check = move |sim: &mut Sim| {
-            judge(sim, &cast, (&recorder, Cells::Later), &[0, 1, 2, 3, 4, 5, 6, 7])
+            check_outcome(sim, &cast, (&recorder, Cells::Later), &[0, 1, 2, 3, 4, 5, 6, 7])
         };
         let Stage { notes, outcome, .. } = stage;
         let digest = move || digest(&known.operations()).rotate_left(1) ^ outcome.print(&notes);

@@ -274,7 +274,7 @@ impl Stage {
     }
 
     /// Checks that every majority shows what was acknowledged.
-    fn judge(&mut self) {
+    fn check_history(&mut self) {
         for away in NODES {
             let nodes: Vec<NodeId> = NODES.into_iter().filter(|&node| node != away).collect();
             let id = READERS + away.index();
@@ -358,7 +358,7 @@ fn meets(rounds: usize, meanwhile: Meanwhile, fate: Fate) -> bool {
         let keys = if meanwhile.moves == What::All { MOVED.len() as u64 } else { 0 };
         assert_eq!(user.client.counters().evacuated, keys);
     }
-    stage.judge();
+    stage.check_history();
     true
 }
 
