@@ -358,7 +358,7 @@ fn a_node_answers_strangers_with_a_refusal() {
         (Vec::new(), Reject::Foreign),
         (later[..ClientHello::BYTES].to_vec(), Reject::Version(crate::TRANSPORT_VERSION)),
     ];
-    for (said, expected) in cases {
+    for (hello, expected) in cases {
         let channel = Channel::new().expect("a channel");
         let mut id = Some(Id::new(&channel).expect("an identifier"));
         let resolving = id.as_ref().expect("it is there");
@@ -376,7 +376,7 @@ fn a_node_answers_strangers_with_a_refusal() {
                     let limits = Limits { queue: 4, inline: 0, asked: 1, answered: 1, retries: 1 };
                     let connection = Connection::new(id, &domain, &queue, &region, limits);
                     let connection = connection.expect("a queue pair");
-                    connection.connect(&said).expect("asked");
+                    connection.connect(&hello).expect("asked");
                     asking = Some(connection);
                 }
                 (EventKind::Rejected, _) => break Reject::decode(event.private.bytes()),

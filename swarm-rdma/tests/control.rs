@@ -244,7 +244,7 @@ fn files_that_list_no_nodes_say_why() {
     let file = directory.path().join("nodes.toml");
     let open = || Plane::open(&PoolAddress::Static(file.clone())).map(|_| ()).expect_err("bad");
     assert!(open().to_string().contains("cannot be read"));
-    for (text, said) in [
+    for (text, reason) in [
         ("nodes = []", "lists no memory nodes"),
         ("nods = []", "unknown field"),
         ("nodes = [1]", "invalid type"),
@@ -253,7 +253,7 @@ fn files_that_list_no_nodes_say_why() {
     ] {
         std::fs::write(&file, text).expect("it can be written");
         let error = open().to_string();
-        assert!(error.contains(said) && error.contains("nodes.toml"), "{text}: {error}");
+        assert!(error.contains(reason) && error.contains("nodes.toml"), "{text}: {error}");
     }
 }
 

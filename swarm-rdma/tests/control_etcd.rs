@@ -252,8 +252,8 @@ fn etcd_that_is_not_there_is_an_error_within_seconds() {
     in_time("to ask nobody", Duration::ZERO..Duration::from_secs(5), 5, || {
         let begun = Instant::now();
         let error = Etcd::connect(&[nobody.to_string()]).map(|_| ()).expect_err("nobody is there");
-        let said = error.to_string();
-        assert!(said.starts_with(&format!("etcd at {nobody}: Connection refused")), "{said}");
+        let message = error.to_string();
+        assert!(message.starts_with(&format!("etcd at {nobody}: Connection refused")), "{message}");
         begun.elapsed()
     });
     // Somebody who accepts and says nothing.

@@ -39,9 +39,12 @@ fn write_beside() -> Verb<'static> {
 #[test]
 fn a_host_without_a_device_says_so_and_what_to_do() {
     if let Err(error) = devices() {
-        let said = error.to_string();
-        assert!(matches!(error, Error::NoDevice { .. }), "{said}");
-        assert!(said.contains("no RDMA device") && said.contains("modprobe rdma_rxe"), "{said}");
+        let message = error.to_string();
+        assert!(matches!(error, Error::NoDevice { .. }), "{message}");
+        assert!(
+            message.contains("no RDMA device") && message.contains("modprobe rdma_rxe"),
+            "{message}"
+        );
         let endpoint = Endpoint { address: "127.0.0.1:7000".parse().expect("one"), life: None };
         let refused = RdmaFabric::connect(&options(client(0)), &[endpoint]);
         assert!(matches!(refused, Err(Error::NoDevice { .. })));
@@ -63,14 +66,14 @@ fn a_choice_of_device_port_or_gid_that_leads_nowhere_is_explained() {
         error.to_string()
     };
     let choice = DeviceChoice::default();
-    let said = refused(DeviceChoice { device: Some("mlx5_9".to_owned()), ..choice.clone() });
-    assert!(said.contains("no RDMA device mlx5_9") && said.contains(&name), "{said}");
-    let said = refused(DeviceChoice { port: Some(7), ..choice.clone() });
-    assert!(said.contains("no port 7"), "{said}");
-    let said = refused(DeviceChoice { gid_index: Some(200), ..choice.clone() });
-    assert!(said.contains("GID index 200") && said.contains(&at.to_string()), "{said}");
-    let said = refused(DeviceChoice { gid_index: Some(0), ..choice.clone() });
-    assert!(said.contains("link-local"), "{said}");
+    let message = refused(DeviceChoice { device: Some("mlx5_9".to_owned()), ..choice.clone() });
+    assert!(message.contains("no RDMA device mlx5_9") && message.contains(&name), "{message}");
+    let message = refused(DeviceChoice { port: Some(7), ..choice.clone() });
+    assert!(message.contains("no port 7"), "{message}");
+    let message = refused(DeviceChoice { gid_index: Some(200), ..choice.clone() });
+    assert!(message.contains("GID index 200") && message.contains(&at.to_string()), "{message}");
+    let message = refused(DeviceChoice { gid_index: Some(0), ..choice.clone() });
+    assert!(message.contains("link-local"), "{message}");
     let mut good = options(client(0));
     good.device = DeviceChoice { device: Some(name), port: Some(1), gid_index: Some(1) };
     let nodes = serve(at, 1, 1 << 20);
@@ -84,21 +87,21 @@ fn memory_that_is_not_to_be_had_is_an_error_and_no_disaster() {
     let listen = SocketAddr::new(at, 0);
     let refused =
         |options: &ServeOptions| MemoryNode::serve(options).expect_err("it is refused").to_string();
-    let said = refused(&ServeOptions::new(listen, 1 << 40));
-    assert!(said.contains("choose a smaller capacity"), "{said}");
-    let said = refused(&ServeOptions::new(listen, 0));
-    assert!(said.contains("positive multiple of 8"), "{said}");
+    let message = refused(&ServeOptions::new(listen, 1 << 40));
+    assert!(message.contains("choose a smaller capacity"), "{message}");
+    let message = refused(&ServeOptions::new(listen, 0));
+    assert!(message.contains("positive multiple of 8"), "{message}");
     let file = tempfile::NamedTempFile::new().expect("a file");
     file.as_file().set_len(4096).expect("a length");
     let mut short = ServeOptions::new(listen, 1 << 20);
     short.memory = MemorySource::File(file.path().to_owned());
-    let said = refused(&short);
-    assert!(said.contains("4096 bytes long"), "{said}");
-    let said = refused(&ServeOptions::new("203.0.113.1:7000".parse().expect("one"), 1 << 20));
-    assert!(said.contains("203.0.113.1:7000") && said.contains("bind"), "{said}");
+    let message = refused(&short);
+    assert!(message.contains("4096 bytes long"), "{message}");
+    let message = refused(&ServeOptions::new("203.0.113.1:7000".parse().expect("one"), 1 << 20));
+    assert!(message.contains("203.0.113.1:7000") && message.contains("bind"), "{message}");
     // Once a node that listened where no device is was ready for clients that never came.
-    let said = refused(&ServeOptions::new("127.0.0.1:0".parse().expect("one"), 1 << 20));
-    assert!(said.contains("an address of an RDMA device"), "{said}");
+    let message = refused(&ServeOptions::new("127.0.0.1:0".parse().expect("one"), 1 << 20));
+    assert!(message.contains("an address of an RDMA device"), "{message}");
 }
 
 #[test]
@@ -279,8 +282,8 @@ fn an_evicted_client_s_write_does_not_land() {
         drop(evicted.post(NodeId(0), &[read()]));
         matches!(evicted.status()[0].fault, Some(Fault::Fenced { .. }))
     });
-    let said = evicted.status()[0].fault.as_ref().expect("a fault").to_string();
-    assert!(said.contains("client 1") && said.contains("evicted"), "{said}");
+    let message = evicted.status()[0].fault.as_ref().expect("a fault").to_string();
+    assert!(message.contains("client 1") && message.contains("evicted"), "{message}");
     assert_eq!(nodes[0].fence(client(1)), 0, "again");
     // Its next life is another client, whom nobody has evicted; earlier ones stay out.
     let next = ClientId { incarnation: 900, ..client(1) };
@@ -301,8 +304,8 @@ fn nodes_of_other_pools_and_numbers_are_refused() {
         let fabric = RdmaFabric::connect(&options, &[endpoint]).expect("a fabric");
         assert_eq!(post(&fabric, 0, &[read()]), Err(NodeDown));
         until(wanted, || {
-            let said = fabric.status()[0].fault.as_ref().expect("a fault").to_string();
-            said.contains(wanted) && said.contains(&endpoint.address.to_string())
+            let message = fabric.status()[0].fault.as_ref().expect("a fault").to_string();
+            message.contains(wanted) && message.contains(&endpoint.address.to_string())
         });
     };
     let endpoint = endpoints(&nodes)[0];

@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_with_an_address_is_said() {
-        for (text, said) in [
+        for (text, reason) in [
             ("rdma:", "names no file"),
             ("rdma://a:1", "names no pool"),
             ("rdma:///pool", "no etcd member"),
@@ -135,7 +135,7 @@ mod tests {
             ("/dev/shm/pool", "does not begin"),
         ] {
             let error = text.parse::<PoolAddress>().expect_err(text).to_string();
-            assert!(error.contains(said) && error.contains(text), "{error}");
+            assert!(error.contains(reason) && error.contains(text), "{error}");
         }
     }
 }

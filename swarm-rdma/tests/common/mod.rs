@@ -134,12 +134,12 @@ impl Running {
         let mut process =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a child");
         let lines = BufReader::new(process.stdout.take().expect("its output"));
-        let said = lines.lines().map_while(Result::ok).find_map(|line| {
+        let report = lines.lines().map_while(Result::ok).find_map(|line| {
             let at = line.find("says: ")?;
             Some(line[at + 6..].trim().to_owned())
         });
-        let said = said.expect("the child says where it is");
-        let (address, life) = said.split_once(' ').expect("two words");
+        let report = report.expect("the child says where it is");
+        let (address, life) = report.split_once(' ').expect("two words");
         let life = u128::from_str_radix(life, 16).expect("a number");
         let address = address.parse().expect("an address");
         Self { process, endpoint: Endpoint { address, life: Some(InstanceId(life)) } }
