@@ -130,10 +130,10 @@ impl Client {
     /// Returns the next number that it prints.
     fn says(&mut self) -> u64 {
         let lines = self.stdout.by_ref().lines();
-        let mut said = lines.map_while(Result::ok).filter_map(|line| {
+        let mut reports = lines.map_while(Result::ok).filter_map(|line| {
             line.split_once("says: ").and_then(|(_, number)| number.trim().parse().ok())
         });
-        said.next().expect("it says something before it ends")
+        reports.next().expect("it says something before it ends")
     }
 
     fn killed(mut self) -> Option<Self> {

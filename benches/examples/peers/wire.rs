@@ -33,8 +33,8 @@ impl Connection {
             have += more;
             let common = have.min(begins.len());
             if more == 0 || self.reply[..common] != begins[..common] {
-                let said = String::from_utf8_lossy(&self.reply[..have]);
-                return Err(format!("the server answered {said:?}").into());
+                let reply = String::from_utf8_lossy(&self.reply[..have]);
+                return Err(format!("the server answered {reply:?}").into());
             }
         }
         Ok(&self.reply[..length])
