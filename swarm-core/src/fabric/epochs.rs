@@ -124,7 +124,7 @@ pub trait EpochDomain {
     fn unpin(&self);
 
     /// Returns the current epoch, no earlier than at the time of the call. If clients hear of
-    /// epochs one after the other, it is the one that this client has heard of: the
+    /// epochs one after the other, it is the one that this client has learned of: the
     /// [bound](Self::epoch_bound) may be one more.
     fn epoch(&self) -> u64;
 
@@ -183,8 +183,8 @@ pub trait EpochDomain {
     fn wake(&self, _hash: u64) {}
 
     /// Returns whether the client that attached to the slot of this number as `session`, the
-    /// incarnation that it began with, has ended: a fact, never a suspicion (O1). It hears
-    /// no majority any more, what it still writes reaches a minority of the nodes at most, and no client is that
+    /// incarnation that it began with, has ended: a fact, never a suspicion (O1). No
+    /// majority answers it any more, what it still writes reaches a minority of the nodes at most, and no client is that
     /// session again, so this stays true. `false` as long as it is not known. It may make system calls.
     fn is_gone(&self, _slot: usize, _session: Incarnation) -> bool {
         false
