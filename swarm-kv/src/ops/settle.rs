@@ -30,7 +30,8 @@ use crate::ops::modify::Next;
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Settles a key: what clients that have ended by now wrote under it took effect before this, or never will.
     ///
-    /// It changes no value, and is safe to call at any time. Others' operations that are under way go on.
+    /// It changes no value and no time to live, and is safe to call at any time. A key in a cell has another
+    /// [version](Self::get_versioned) after it. Others' operations that are under way go on.
     ///
     /// # Cancel safety
     /// Dropped before it ends, it may have settled the key or not.
@@ -95,6 +96,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use swarm_core::fabric::loopback::Loopback;
     use swarm_core::layout::Geometry;
     use swarm_core::quorum::Session;
@@ -103,9 +106,10 @@ mod tests {
 
     use super::*;
     use crate::client::handle::Options;
+    use crate::ops::expiry::TimeToLive;
     use crate::runtime::block_on::block_on;
 
-    /// Keys in registers, in cells, deleted and never there: all are what they were.
+    /// Keys in registers, in cells, deleted and never there: all are what they were, for as long as before.
     #[test]
     fn to_settle_a_key_changes_no_value() {
         let geometry = Geometry::new(3, 4 << 20, 4, 1).expect("geometry").with_keyed_cells(true);
@@ -125,7 +129,10 @@ mod tests {
         here.increment(b"dead cell", 5).expect("memory");
         here.increment(b"dead cell", 5).expect("memory");
         here.delete(b"dead cell").expect("memory");
-        let keys: [&[u8]; 6] = [b"register", b"long", b"cell", b"deleted", b"dead cell", b"none"];
+        let hour = Duration::from_secs(3600);
+        here.put_with_ttl(b"brief", b"value", hour).expect("memory");
+        let keys: [&[u8]; 7] =
+            [b"register", b"long", b"cell", b"deleted", b"dead cell", b"none", b"brief"];
         let read = |client: &Client<_, _>| {
             let get = |key| client.blocking().get(key).expect("nodes").map(|value| value.to_vec());
             keys.map(get)
@@ -138,6 +145,7 @@ mod tests {
                 block_on(one.settle(key)).expect("memory");
             }
         }
+        assert!(matches!(there.ttl(b"brief"), Ok(TimeToLive::Left(left)) if left <= hour));
         assert_eq!(there.increment(b"cell", 1), Ok(11));
         assert_eq!(there.insert(b"none", b"value"), Ok(true));
         assert_eq!(block_on(two.settle(b"")), Err(Error::Key(0)));
