@@ -458,6 +458,16 @@ fn wait_for(what: &str, done: impl Fn() -> bool) {
     panic!("waited in vain for {what}");
 }
 
+/// Lets all daemons know of a client in slot 5 that etcd does not know.
+fn report_a_ghost(daemons: &[Daemon], pool: Id) {
+    let client = Holder::new(5, 1).expect("there is chance");
+    let report = EpochReport { epoch: 1, renewed: 0, reached: 0 };
+    let request = Request::Report { pool, client, report };
+    for daemon in daemons {
+        ask(daemon.address(), &request).expect("it hears");
+    }
+}
+
 /// A client that etcd does not know any more holds the epoch up: a client that waits for it has it fenced. One
 /// that etcd knows is let be.
 #[test]
@@ -470,12 +480,7 @@ fn a_client_that_is_waited_for_and_has_no_lease_is_evicted() {
         plane.attach(&record).expect("there are slots"),
         plane.attach(&record).expect("there are slots"),
     );
-    let ghost = Holder::new(5, 1).expect("there is chance");
-    let report = EpochReport { epoch: 1, renewed: 0, reached: 0 };
-    let request = Request::Report { pool: record.id, client: ghost, report };
-    for daemon in &daemons {
-        ask(daemon.address(), &request).expect("it hears");
-    }
+    report_a_ghost(&daemons, record.id);
     let domain = waits.domain();
     let until = domain.epoch() + 4;
     wait_for("a ghost to be evicted", || domain.try_advance() >= until);
@@ -501,12 +506,7 @@ fn a_client_that_is_asked_about_and_has_no_lease_is_evicted() {
         plane.attach(&record).expect("there are slots"),
         plane.attach(&record).expect("there are slots"),
     );
-    let ghost = Holder::new(5, 1).expect("there is chance");
-    let report = EpochReport { epoch: 1, renewed: 0, reached: 0 };
-    let request = Request::Report { pool: record.id, client: ghost, report };
-    for daemon in &daemons {
-        ask(daemon.address(), &request).expect("it hears");
-    }
+    report_a_ghost(&daemons, record.id);
     let (domain, lives) = (asks.domain(), lives.session());
     assert!(!domain.is_gone(5, Incarnation(1)), "nobody knows");
     // Places of clients that there never were, as in a damaged object.
