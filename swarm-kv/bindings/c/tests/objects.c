@@ -7,17 +7,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <swarm.h>
-
-#include "check.h"
+#include "handles.h"
 
 /* Milliseconds: so long that what is waited for comes, and so short that it does not. */
 #define LONG 60000
 #define SHORT 20
-
-static const char *pool;
-static swarm_store *one, *two;
-static swarm_error error;
 
 /* How many hold it and wait for it. */
 static void has(const char *name, size_t holders, size_t waiters) {
@@ -315,12 +309,8 @@ static void what_a_killed_process_held_goes_to_the_next(void) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 2) return 2;
-    pool = argv[1];
-    if (swarm_open(pool, 2, &one, &error) != SWARM_OK || swarm_open(pool, 1, &two, &error) != SWARM_OK) {
-        fprintf(stderr, "%s\n", error.message);
-        return 3;
-    }
+    int status = opens(argc, argv);
+    if (status) return status;
     one_at_a_time_holds_a_lock();
     who_is_evicted_is_told();
     many_read_and_permits_are_counted();
@@ -332,7 +322,5 @@ int main(int argc, char **argv) {
     threads_wait_for_a_lock();
     a_child_of_a_holder_holds_nothing();
     what_a_killed_process_held_goes_to_the_next();
-    CHECK(swarm_close(one, &error) == SWARM_OK && swarm_close(two, &error) == SWARM_OK);
-    printf("%d failures\n", failures);
-    return failures != 0;
+    return closes();
 }

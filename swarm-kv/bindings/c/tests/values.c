@@ -7,13 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <swarm.h>
-
-#include "check.h"
-
-static const char *pool;
-static swarm_store *one, *two;
-static swarm_error error;
+#include "handles.h"
 
 static void an_integer_changes_as_a_whole(void) {
     uint64_t value = 1;
@@ -210,12 +204,8 @@ static void a_child_is_told(void) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 2) return 2;
-    pool = argv[1];
-    if (swarm_open(pool, 2, &one, &error) != SWARM_OK || swarm_open(pool, 1, &two, &error) != SWARM_OK) {
-        fprintf(stderr, "%s\n", error.message);
-        return 3;
-    }
+    int status = opens(argc, argv);
+    if (status) return status;
     an_integer_changes_as_a_whole();
     a_state_becomes_what_a_function_makes_of_it();
     a_function_is_called_again_where_another_change_came_first();
@@ -224,7 +214,5 @@ int main(int argc, char **argv) {
     null_and_what_cannot_be_are_errors();
     no_change_of_several_threads_is_lost();
     a_child_is_told();
-    CHECK(swarm_close(one, &error) == SWARM_OK && swarm_close(two, &error) == SWARM_OK);
-    printf("%d failures\n", failures);
-    return failures != 0;
+    return closes();
 }
