@@ -13,11 +13,12 @@
 //! by a hash of 64 bits.
 
 use core::cell::Cell;
-use core::fmt;
+use core::fmt::{self, Display, Formatter};
 use std::boxed::Box;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::string::String;
+use std::time::Instant;
 use std::vec::Vec;
 use std::{env, format, print, println};
 
@@ -99,6 +100,18 @@ pub struct Bounds {
     pub client_crashes: usize,
     /// Maximum number of schedules that are run.
     pub schedules: u64,
+}
+
+impl Display for Bounds {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Bounds { grain, surprises, node_crashes, client_crashes, .. } = self;
+        let step = format!("{grain:?}").to_lowercase();
+        write!(f, "{step} by {step}, ")?;
+        if let Some(most) = surprises {
+            write!(f, "up to {most} surprises, ")?;
+        }
+        write!(f, "{node_crashes} node crashes, {client_crashes} client crashes")
+    }
 }
 
 /// A race at its start.
@@ -494,11 +507,17 @@ pub fn explore(bounds: Bounds, begin: impl Fn() -> Race) -> Result<Explored, Fai
 
 /// Returns those of `bounds` within which the race of this name is explored in this run. Bounds
 /// with both crashes and surprises have the most schedules by far, and not all races
-/// [are explored that deep](is_deep).
+/// [are explored that deep](is_race_deep).
 pub fn chosen<'b>(race: &str, bounds: &'b [Bounds]) -> impl Iterator<Item = &'b Bounds> {
-    let deep = is_deep(race);
     let crashes = |bounds: &Bounds| bounds.node_crashes + bounds.client_crashes > 0;
-    bounds.iter().filter(move |bounds| deep || bounds.surprises == Some(0) || !crashes(bounds))
+    let is_cheap = move |bounds: &Bounds| bounds.surprises == Some(0) || !crashes(bounds);
+    bounds.iter().filter(move |bounds| is_cheap(bounds) || is_race_deep(race, bounds))
+}
+
+/// Returns whether it is the turn of a race [to be explored deep](is_deep) within these bounds. Other
+/// bounds of the same race have other turns, so that all turns cost about as much.
+pub fn is_race_deep(race: &str, bounds: &Bounds) -> bool {
+    is_deep(&format!("{race} ({bounds})"))
 }
 
 /// [`explore`] for a test: prints what was explored.
@@ -519,20 +538,14 @@ pub fn explore_or_panic(name: &str, bounds: Bounds, begin: impl Fn() -> Race) ->
     };
     let schedules = at_least_one(most, bounds.schedules);
     let bounds = Bounds { surprises, schedules, ..bounds };
+    let start = Instant::now();
     match explore(bounds, begin) {
         Ok(explored) => {
             let Explored { ended, cut, states, longest, all } = explored;
             let all = if all { "all" } else { "not all," };
-            let of = match bounds.surprises {
-                Some(most) => {
-                    format!("{:?} by {:?}, up to {most} surprises", bounds.grain, bounds.grain)
-                }
-                None => format!("{:?} by {:?}", bounds.grain, bounds.grain),
-            };
-            let (nodes, clients) = (bounds.node_crashes, bounds.client_crashes);
-            print!("{name}: {all} {} schedules ({}, ", ended + cut, of.to_lowercase());
-            print!("{nodes} node crashes, {clients} client crashes), ");
-            println!("{ended} to their end; {states} states, {longest} moves at most");
+            print!("{name}: {all} {} schedules ({bounds}), ", ended + cut);
+            print!("{ended} to their end; {states} states, {longest} moves at most, ");
+            println!("{:.1} s", start.elapsed().as_secs_f64());
             assert!(explored.all || !usual, "{name}: there are more schedules within bounds");
             explored
         }

@@ -2,7 +2,6 @@
 //! lost; what a client that dies left half done is done once or never.
 
 use swarm_core::history::Call;
-use swarm_core::sim::seeds::is_deep;
 
 use crate::{BOTH, Cells, DEPTHS, EXPIRED, EXPIRING, NOTHING, OUTGROWS, Plan, READS};
 
@@ -22,9 +21,7 @@ fn play(name: &str, racers: &'static [&'static [(u64, Call)]]) {
     ] {
         let plan = Plan { racers, there: 1, known: true, cells, ..NOTHING };
         plan.play_many_steps(&name);
-        if is_deep(&name) {
-            plan.play(&name, BOTH);
-        }
+        plan.play_deep(&name, BOTH);
     }
 }
 
@@ -75,9 +72,7 @@ fn forward_against_change() {
         let racers: &'static [&'static [(u64, Call)]] = Box::leak(Box::new([longer, rival, GET]));
         let plan = Plan { racers, there: 1, known: true, cells: Cells::Already, ..NOTHING };
         plan.play_many_steps(name);
-        if is_deep(name) {
-            plan.play(name, BOTH);
-        }
+        plan.play_deep(name, BOTH);
     }
 }
 
@@ -101,9 +96,7 @@ fn expiry_against_all_else() {
         let cells = Cells::Expiring;
         let plan = Plan { racers, there: 1, known: true, cells, clocks: &[EXPIRED], ..NOTHING };
         plan.play_many_steps(name);
-        if is_deep(name) {
-            plan.play(name, BOTH);
-        }
+        plan.play_deep(name, BOTH);
     }
 }
 

@@ -23,7 +23,9 @@ use swarm_core::history::{BUDGET, Call, Recorder, check};
 use swarm_core::layout::{Geometry, MIN_CAPACITY};
 use swarm_core::node::NodeId;
 use swarm_core::sim::deaths::die_everywhere;
-use swarm_core::sim::explore::{Bounds, LoneClock, Race, StepSize, digest, explore_or_panic};
+use swarm_core::sim::explore::{
+    Bounds, LoneClock, Race, StepSize, digest, explore_or_panic, is_race_deep,
+};
 use swarm_core::sim::seeds::is_deep;
 use swarm_core::sim::{Setup, Sim};
 use swarm_kv_long::domain;
@@ -226,24 +228,32 @@ impl Plan {
         explore_each(name, depths, || self.begin(1));
     }
 
+    /// The same where it is its turn to be explored deep.
+    fn play_deep(self, name: &str, depths: &[Depth]) {
+        explore_deep(name, depths, || self.begin(1));
+    }
+
     /// The same for a race of many steps; and a client dies anywhere, where a node is gone from the
     /// beginning.
     fn play_many_steps(self, name: &str) {
         explore_many_steps(name, || self.begin(1));
-        for node in NODES.into_iter().filter(|_| is_deep(name)) {
+        for node in NODES {
             let begin = || {
                 let mut race = self.begin(1);
                 race.sim.crash_node(node, false);
                 race
             };
-            explore_each(&format!("{name}, without {node}"), &[depth(0, 0, 1)], begin);
+            explore_deep(&format!("{name}, without {node}"), &[depth(0, 0, 1)], begin);
         }
     }
 
     /// Explores the race verb by verb, where it is its turn to be explored deep.
     fn play_verbs(self, name: &str) {
-        for &depth in OF_MANY_STEPS.iter().filter(|_| is_deep(name)) {
-            explore_one(name, StepSize::Verb, depth, || self.begin(1));
+        for depth in OF_MANY_STEPS {
+            let bounds = depth.bounds(StepSize::Verb);
+            if is_race_deep(name, &bounds) {
+                explore_or_panic(name, bounds, || self.begin(1));
+            }
         }
     }
 }
@@ -272,14 +282,26 @@ fn check_outcome(
     })
 }
 
-/// Explores a race chain by chain, up to each of these depths; where it is not its turn to be explored deep, up to one
-/// thing that goes wrong.
+/// Explores a race chain by chain, up to each of these depths. Of those with more than one thing that goes wrong, each is
+/// explored where it is its turn to be explored deep; unless all are, also one thing goes wrong.
 fn explore_each(name: &str, depths: &[Depth], begin: impl Fn() -> Race) {
-    let deep = depths.iter().any(|depth| depth.things() > 1);
-    let depths = if deep && !is_deep(name) { OF_MANY_STEPS } else { depths };
-    for &depth in depths {
-        explore_one(name, StepSize::Chain, depth, &begin);
+    let (deep, others): (Vec<Depth>, Vec<Depth>) =
+        depths.iter().partition(|depth| depth.things() > 1);
+    let all = explore_deep(name, &deep, &begin) == deep.len();
+    for depth in if all { &others } else { OF_MANY_STEPS } {
+        explore_or_panic(name, depth.bounds(StepSize::Chain), &begin);
     }
+}
+
+/// Explores a race chain by chain, up to each of these depths whose turn it is to be explored deep. Returns how many these
+/// are.
+fn explore_deep(name: &str, depths: &[Depth], begin: impl Fn() -> Race) -> usize {
+    let bounds = depths.iter().map(|depth| depth.bounds(StepSize::Chain));
+    let chosen: Vec<Bounds> = bounds.filter(|bounds| is_race_deep(name, bounds)).collect();
+    for &bounds in &chosen {
+        explore_or_panic(name, bounds, &begin);
+    }
+    chosen.len()
 }
 
 /// The same for a race that takes so many steps that there are too many places for two things. Where
@@ -289,18 +311,6 @@ fn explore_many_steps(name: &str, begin: impl Fn() -> Race) {
     if std::env::var_os("SWARM_EXPLORED").is_some() {
         explore_each(name, BOTH, &begin);
     }
-}
-
-fn explore_one(name: &str, grain: StepSize, depth: Depth, begin: impl Fn() -> Race) {
-    let Depth { surprises, node_crashes, client_crashes } = depth;
-    let bounds = Bounds {
-        grain,
-        surprises: Some(surprises),
-        node_crashes,
-        client_crashes,
-        schedules: 1_000_000,
-    };
-    explore_or_panic(name, bounds, begin);
 }
 
 /// How many surprises and crashes there are at most.
@@ -315,6 +325,12 @@ impl Depth {
     /// How many things go wrong at most.
     fn things(self) -> usize {
         self.surprises + self.node_crashes + self.client_crashes
+    }
+
+    fn bounds(self, grain: StepSize) -> Bounds {
+        let Depth { surprises, node_crashes, client_crashes } = self;
+        let surprises = Some(surprises);
+        Bounds { grain, surprises, node_crashes, client_crashes, schedules: 1_000_000 }
     }
 }
 

@@ -1,11 +1,10 @@
 //! A barrier of which a member dies at any point, while others arrive, join or leave (O6).
 
 use swarm_core::sim::explore::Race;
-use swarm_core::sim::seeds::is_deep;
 use swarm_kv_long::barrier_history::{BarrierDeed, check_barrier};
 
 use crate::objects::{Actor, Stage, TWO_CRASHES};
-use crate::{NODES, OF_MANY_STEPS, explore_each};
+use crate::{NODES, OF_MANY_STEPS, explore_deep, explore_each};
 
 /// Joins that the barrier waits for before it opens at all.
 const PARTIES: usize = 2;
@@ -67,12 +66,9 @@ fn begin(parts: [Part; 3]) -> Race {
 /// the first two members meet once: of more steps there would be too many places for two.
 fn play(name: &str, third: Part) {
     explore_each(name, OF_MANY_STEPS, || begin([MEMBER, MEMBER, third]));
-    let name = format!("{name} once");
-    if is_deep(&name) {
-        let once = Part { waits: 1, ..MEMBER };
-        let third = Part { waits: third.waits.min(1), ..third };
-        explore_each(&name, TWO_CRASHES, || begin([once, once, third]));
-    }
+    let once = Part { waits: 1, ..MEMBER };
+    let third = Part { waits: third.waits.min(1), ..third };
+    explore_deep(&format!("{name} once"), TWO_CRASHES, || begin([once, once, third]));
 }
 
 #[test]

@@ -18,14 +18,15 @@ use swarm_core::clock::Clock;
 use swarm_core::history::Recorder;
 use swarm_core::node::NodeId;
 use swarm_core::sim::explore::{Check, LoneClock, Race, digest};
-use swarm_core::sim::seeds::is_deep;
 use swarm_core::sim::{Setup, Sim, SimFabric};
 use swarm_kv_long::steps::{Deed, Steps};
 
 use crate::domain::{Notes, SimParticipant, Works};
 use crate::store_sim_common::{Line, Members, Story, options};
 use crate::watched::{Outcome, Watched};
-use crate::{CAPACITY, Cast, Depth, NODES, NOW, OF_MANY_STEPS, depth, explore_each, geometry};
+use crate::{
+    CAPACITY, Cast, Depth, NODES, NOW, OF_MANY_STEPS, depth, explore_deep, explore_each, geometry,
+};
 
 /// Rounds within which what leads up to a race is over.
 const ENOUGH: usize = 10_000;
@@ -36,9 +37,7 @@ const TWO_CRASHES: &[Depth] = &[depth(0, 1, 1), depth(0, 0, 2)];
 /// Explores a race up to one thing that goes wrong, and up to `more` where it is its turn to be explored deep.
 fn explore_objects(name: &str, more: &[Depth], begin: impl Fn() -> Race) {
     explore_each(name, OF_MANY_STEPS, &begin);
-    if is_deep(name) {
-        explore_each(name, more, &begin);
-    }
+    explore_deep(name, more, &begin);
 }
 
 /// Clients that do not reach a node.

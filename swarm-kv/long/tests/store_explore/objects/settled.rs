@@ -11,7 +11,7 @@ use swarm_kv_long::lock_history::{LockDeed, check_lock};
 use crate::objects::locks::{LOCK, enters};
 use crate::objects::{Actor, Stage, TWO_CRASHES, explore_objects};
 use crate::store_sim_common::key;
-use crate::{Depth, NODES, NOW, WARM, depth, explore_each};
+use crate::{Depth, NODES, NOW, WARM, depth, explore_deep, explore_each};
 
 /// The clients: the holder, the one that waits, and one that reads, or waits as well.
 const HOLDER: usize = 0;
@@ -206,9 +206,7 @@ fn what_is_half_done_is_settled_by_one_that_lives() {
         if is_register(call) || is_deep(&name) {
             explore_each(&name, OF_ONE_CLIENT, || plan.begin());
         }
-        if is_deep(&name) {
-            explore_each(&name, &[depth(0, 0, 2)], || plan.begin());
-        }
+        explore_deep(&name, &[depth(0, 0, 2)], || plan.begin());
     }
 }
 
@@ -219,9 +217,7 @@ fn what_is_settled_by_halves_is_told() {
         let plan = Plan { settles: Settles::DropsIt(polls), ..HALF };
         let name = format!("takeover behind one that settles for {polls} polls");
         explore_each(&name, &[depth(0, 0, 0)], || plan.begin());
-        if is_deep(&name) {
-            explore_each(&name, &[depth(1, 0, 0)], || plan.begin());
-        }
+        explore_deep(&name, &[depth(1, 0, 0)], || plan.begin());
     }
 }
 
