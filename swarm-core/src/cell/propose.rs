@@ -229,7 +229,7 @@ async fn fast<F: Fabric, C: Clock>(
         }
         let enough = words.answered() >= group.majority();
         let event = if failed && enough && !sparing {
-            // The answers that have arrived may tell which change was first.
+            // The answers that have arrived may show which change was first.
             ready(&mut round).await
         } else {
             Some(round.next().await)

@@ -4,10 +4,10 @@
 //! completions may be dropped and replies kept, with two clients in one thread. [`race()`] has
 //! clients in threads of their own.
 //!
-//! A fabric may bound its replies: the suite is told by how many words, and asks for no more except
-//! to see that more is refused. It uses as many [words](words()) of each node from `base` on, whatever
-//! they hold, and waits by polling. Between polls it calls `idle`, for fabrics whose caller must
-//! drive them.
+//! A fabric may bound its replies: the suite is given the number of words, and asks for no more
+//! except to see that more is refused. It uses as many [words](words()) of each node from `base`
+//! on, whatever they hold, and waits by polling. Between polls it calls `idle`, for fabrics whose
+//! caller must drive them.
 
 mod race;
 

@@ -123,8 +123,8 @@ pub trait EpochDomain {
     /// before this.
     fn unpin(&self);
 
-    /// Returns the current epoch, no earlier than at the time of the call. If clients hear of
-    /// epochs one after the other, it is the one that this client has learned of: the
+    /// Returns the current epoch, no earlier than at the time of the call. If clients learn of
+    /// epochs one after the other, it is the one that this client knows of: the
     /// [bound](Self::epoch_bound) may be one more.
     fn epoch(&self) -> u64;
 
@@ -134,7 +134,7 @@ pub trait EpochDomain {
         self.epoch()
     }
 
-    /// Returns the current generation: how often clients were told to invalidate remembered
+    /// Returns the current generation: how often clients were made to invalidate remembered
     /// locations, counted from 0.
     ///
     /// Read after [`pin`](Self::pin), or while an operation is in progress, it includes every call

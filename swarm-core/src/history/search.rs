@@ -86,7 +86,7 @@ pub(super) fn writes(call: Call, answer: Option<Answer>) -> bool {
     )
 }
 
-/// How an operation relates to values, as far as its call and its answer tell.
+/// How an operation relates to values, as far as its call and its answer show.
 #[derive(Clone, Copy, Default)]
 struct Part {
     /// The value without which it cannot be placed.

@@ -16,7 +16,7 @@
 //! which begins with a write that needs none. In all that follows a line is a cluster. Its operations fit into its
 //! time if each one's call comes before the answers of all that come after it in the line.
 //!
-//! An increment of unknown outcome writes a value that only its readers tell. If several could have written what was
+//! An increment of unknown outcome writes a value that only its readers show. If several could have written what was
 //! read, one is taken: then a violation is no proof ([`Units::are_guessed`]).
 //!
 //! The rest does not depend on values any more, only on whether there is one. A [`Unit`] is one of:
@@ -104,7 +104,7 @@ struct Part {
 }
 
 impl Part {
-    /// Returns what an operation has to do with values, as far as its call and its answer tell; `None` if units cannot
+    /// Returns what an operation has to do with values, as far as its call and its answer show; `None` if units cannot
     /// express it.
     fn of(op: &Operation) -> Option<Self> {
         let (needs, writes) = match (op.call, op.answered.map(|(_, answer)| answer)) {
@@ -441,7 +441,7 @@ impl Lines<'_> {
                 line.available = line.available.max(op.called);
                 line.due = line.due.min(answered(op));
             }
-            // A value that was read before its write was called, say.
+            // For example, a value that was read before its write was called.
             if line.available > cluster.first_answer {
                 return None;
             }

@@ -286,7 +286,7 @@ mod tests {
 
     /// The capacity that a refusal recommended was refused in turn, more than eight times.
     #[test]
-    fn what_is_said_to_be_needed_does_and_less_does_not() {
+    fn what_a_refusal_recommends_suffices_and_less_does_not() {
         for nodes in [1, 3, 5, 7] {
             let mut refused = 0;
             for clients in (1..=MAX_CLIENTS).step_by(11).chain([1000, MAX_CLIENTS]) {

@@ -1,7 +1,7 @@
 //! Whether a register is whole: what each node has of it, READ by itself, and nothing done about it.
 //!
 //! A protocol that meets a replica that is missing, or behind, brings it up, and settles a guess. This is for
-//! those who are to be told of it. It rests on nothing but READs, of different moments: what is under way looks half done, so
+//! callers that report it. It rests on nothing but READs, of different moments: what is under way looks half done, so
 //! a caller that takes something for a fault looks again, and compares the [digests](Audit::digest).
 
 use heapless::Vec;
@@ -20,7 +20,7 @@ use crate::words::{Stamp, StampFlags};
 /// What the nodes have of a register.
 #[derive(Clone, Debug, Default)]
 pub struct Audit {
-    /// Nodes that do not answer. Nothing else is said of them.
+    /// Nodes that do not answer. Nothing else is reported of them.
     pub down: NodeSet,
     /// Nodes that have no replica of it.
     pub missing: NodeSet,

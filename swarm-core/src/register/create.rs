@@ -46,13 +46,13 @@ impl NewRegister<'_> {
     }
 }
 
-/// Creates a register with its first value. It exists for others once they are told its place,
+/// Creates a register with its first value. It exists for others once they receive its place,
 /// identity and shape, which they are when this has ended.
 ///
 /// One roundtrip.
 ///
 /// # Cancel safety
-/// Dropping the future leaves memory that nobody may be told of. It may serve again when it was
+/// Dropping the future leaves memory whose place nobody may receive. It may serve again when it was
 /// zeroed at every node, after the chains that were posted.
 ///
 /// # Errors

@@ -195,7 +195,7 @@ fn read_of<'f, F: Fabric, C: Clock>(
 }
 
 /// Returns a weak read that was not enough; `None` if the register must be relocated, of which it
-/// tells nothing.
+/// shows nothing.
 #[cold]
 fn weak<R>(place: Location, ring: Ring, shown: &[Stamp], reply: R) -> Option<WeakRead<R>> {
     let (mut votes, n) = (Votes::new(), 2 * shown.len() - 1);

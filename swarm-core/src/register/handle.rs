@@ -208,7 +208,7 @@ pub async fn read_key<'f, F: Fabric, C: Clock>(
 }
 
 /// Reads a register's key without waiting, where memory is near and its home has the header whole; else it is for
-/// [`read_key`]. It is never another register's: the header is told by the write that bore its register.
+/// [`read_key`]. It is never another register's: the header is recognized by the write that created its register.
 #[inline]
 pub fn try_read_key<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,

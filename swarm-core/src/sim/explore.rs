@@ -178,7 +178,7 @@ enum Move {
     /// A racer's next step at a node.
     Step(usize, NodeId),
     /// A completion arrives.
-    Hear(usize, NodeId),
+    Receive(usize, NodeId),
     /// A racer that received a completion is polled.
     Poll(usize),
     /// Time passes for a racer that waits for nothing else.
@@ -193,7 +193,7 @@ impl Move {
     fn code(self) -> u64 {
         let (kind, client, node) = match self {
             Self::Step(client, node) => (0, client, node.index()),
-            Self::Hear(client, node) => (1, client, node.index()),
+            Self::Receive(client, node) => (1, client, node.index()),
             Self::Poll(client) => (2, client, 0),
             Self::Wake(client) => (3, client, 0),
             Self::Crash(node) => (4, 0, node.index()),
@@ -254,7 +254,7 @@ impl Play {
                 continue;
             }
             let replies = nodes.iter().filter(|node| world.can_deliver(queue(node)));
-            moves.extend(replies.map(|&node| Move::Hear(racer, node)));
+            moves.extend(replies.map(|&node| Move::Receive(racer, node)));
             if sim.tasks(racer) > 0 {
                 if self.news[racer] {
                     moves.push(Move::Poll(racer));
@@ -298,7 +298,7 @@ impl Play {
                     }
                 }
             }
-            Move::Hear(racer, node) => {
+            Move::Receive(racer, node) => {
                 self.on = (racer, node);
                 self.news[racer] = true;
                 let mut world = sim.world();
@@ -425,15 +425,15 @@ impl<B: Fn() -> Race> Search<B> {
                 script.pop();
                 self.explored.ended += 1;
                 self.explored.longest = self.explored.longest.max(at);
-                return play.check_outcome().map_err(|wrong| guard.tell(&wrong));
+                return play.check_outcome().map_err(|wrong| guard.describe(&wrong));
             };
             guard.made.push((next, script[at].choice > 0));
             play.make(next);
             if let Some(racer) = play.stuck {
-                return Err(guard.tell(&format!("client {racer} waits in vain")));
+                return Err(guard.describe(&format!("client {racer} waits in vain")));
             }
         }
-        Err(guard.tell("does not end"))
+        Err(guard.describe("does not end"))
     }
 
     /// Turns `script` into the start of the next schedule: another move at the last step where one
@@ -462,7 +462,7 @@ struct Guard<'a, B: Fn() -> Race> {
 
 impl<B: Fn() -> Race> Guard<'_, B> {
     /// Runs the schedule once more and describes what happens.
-    fn tell(&self, wrong: &str) -> Failure {
+    fn describe(&self, wrong: &str) -> Failure {
         let mut play = Play::new((self.begin)(), self.bounds);
         play.race.sim.start_trace();
         let mut most = self.made.len();
@@ -482,7 +482,7 @@ impl<B: Fn() -> Race> Guard<'_, B> {
 impl<B: Fn() -> Race> Drop for Guard<'_, B> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            println!("{}", self.tell("a panic"));
+            println!("{}", self.describe("a panic"));
         }
     }
 }

@@ -42,7 +42,7 @@ pub fn number(name: &str) -> Option<u64> {
     Some(number.unwrap_or_else(|| panic!("{name} is a number, not {text:?}")))
 }
 
-/// Returns the command that repeats what a test has just run, with `said` in the environment:
+/// Returns the command that repeats what a test has just run, with `prefix` in the environment:
 /// `SWARM_SEED=7`.
 pub fn again(prefix: &str) -> String {
     let program = env::current_exe().unwrap_or_default();

@@ -79,9 +79,11 @@ impl fmt::Display for Step {
         match self {
             Self::Poll(client) => write!(f, "client {client}: polled"),
             Self::Word(client, node, word) => write!(f, "client {client} at {node}: {word}"),
-            Self::Deliver(client, node, true) => write!(f, "client {client} hears of {node}"),
+            Self::Deliver(client, node, true) => {
+                write!(f, "client {client} receives a completion of {node}")
+            }
             Self::Deliver(client, node, false) => {
-                write!(f, "client {client} hears that {node} is down")
+                write!(f, "client {client} learns that {node} is down")
             }
             Self::NodeCrash(node) => write!(f, "{node} crashes"),
             Self::NodeFreeze(node) => write!(f, "{node} freezes"),

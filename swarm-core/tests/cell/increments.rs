@@ -1,6 +1,6 @@
 //! Increments, one of them by a client that is stopped when two of three nodes have its record.
-//! What it is told when it goes on decides whether it adds once more: each increment counts once,
-//! and one whose outcome is reported as open counts once or never.
+//! The answer that it gets when it goes on decides whether it adds once more: each increment counts
+//! once, and one whose outcome is reported as open counts once or never.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -83,8 +83,8 @@ impl Counter {
     }
 }
 
-/// Others adopted its record, which committed it, and built thousands of changes on it. Told that
-/// it lost, it would add once more.
+/// Others adopted its record, which committed it, and built thousands of changes on it. With the
+/// answer that it lost, it would add once more.
 #[test]
 fn an_increment_that_others_completed_and_built_upon_counts_once() {
     for counter in Counter::far_and_near() {
@@ -94,7 +94,7 @@ fn an_increment_that_others_completed_and_built_upon_counts_once() {
 }
 
 /// Others built on what it built on, and its record was never committed, although two nodes took
-/// it. Told that it is committed, its increment would be missing.
+/// it. With the answer that it is committed, its increment would be missing.
 #[test]
 fn an_increment_that_came_too_late_is_tried_again_and_counts_once() {
     for counter in Counter::far_and_near() {

@@ -104,10 +104,10 @@ impl Story {
         let late = Timeouts { late_floor: timeouts, late_roundtrips: 1, ..Timeouts::default() };
         group.set_timeouts(late);
         let outcome = Outcome::default();
-        let tell = Rc::clone(&outcome);
+        let result = Rc::clone(&outcome);
         let operation = operation(group);
         self.sim.spawn(client, async move {
-            *tell.borrow_mut() = Some(operation.await);
+            *result.borrow_mut() = Some(operation.await);
         });
         self.sim.poll_once(client);
         (client, outcome)
@@ -679,7 +679,7 @@ fn what_came_back_for_other_uses_does_not_vote() {
         let set = |at, value| story.sim.set_word(node, at, value);
         plant(X, Pointer::NULL, 100, &[77], set);
     }
-    assert!(!story.shown(N1).is_confirmed(), "nobody told node 1");
+    assert!(!story.shown(N1).is_confirmed(), "nobody confirmed it at node 1");
     story.ends_with(N1, &[N1, N2], &[X, R, 3]);
 }
 

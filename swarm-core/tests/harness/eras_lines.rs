@@ -326,7 +326,7 @@ fn writer_goes_on(mut state: State, is_verified: bool) -> Option<(&'static str, 
 
 /// A writer that is overtaken by moves finds out what became of its write, and the others find no room.
 #[test]
-fn registers_that_epochs_keep_tell_a_writer_what_became_of_its_write() {
+fn registers_that_epochs_keep_show_a_writer_what_became_of_its_write() {
     for is_verified in [false, true] {
         let shown = play(Rule::Epochs, is_verified);
         assert_eq!(shown.broken, None);

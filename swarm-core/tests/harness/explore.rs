@@ -57,7 +57,7 @@ fn adders(count: usize, swap: bool) -> Race {
 }
 
 #[test]
-fn a_lost_update_is_found_and_its_story_told() {
+fn a_lost_update_is_found_and_its_steps_are_shown() {
     let failure = explore(ALL, || adders(2, false)).expect_err("a write forgets the other");
     println!("{failure}");
     assert!(failure.story.contains("the sum is 1"));

@@ -370,7 +370,7 @@ fn lives_end_in_their_time_and_by_nothing_else() {
             assert_eq!(found.is_ok(), fits, "{history:#?} {found:?}");
         }
     }
-    // Nothing is said of ends: then nothing ends.
+    // No ends are given: then nothing ends.
     assert!(check_key(&[put, get(200, None)], None, BUDGET).is_err());
 }
 
@@ -537,7 +537,8 @@ fn one_wrong_answer_is_found_and_shown() {
         let old = history.iter().find(|op| outcome(op)).expect("some value was read").answered;
         let wrong =
             history.iter_mut().find(|op| op.called > late && outcome(op)).expect("likewise");
-        wrong.answered = Some((wrong.answered.expect("told").0, old.expect("told").1));
+        wrong.answered =
+            Some((wrong.answered.expect("it was answered").0, old.expect("it was answered").1));
         let wrong = *wrong;
         let Err(rejected @ Rejected::Violation(_)) = check_key(&history, None, BUDGET) else {
             panic!("not found")
@@ -641,7 +642,7 @@ fn one_wrong_answer_on_a_hot_key() {
             let one = rng.usize(outcome.len() / 4..outcome.len());
             let two = one - outcome.len() / 4;
             let (wrong, old) = (outcome[one], outcome[two]);
-            let answer = history[old].answered.expect("it was told").1;
+            let answer = history[old].answered.expect("it was answered").1;
             history[wrong].answered = history[wrong].answered.map(|(at, _)| (at, answer));
             let Err(Rejected::Violation(window)) = check_key(&history, None, BUDGET) else {
                 panic!("not found")
@@ -717,7 +718,7 @@ fn unknown_outcomes() {
 }
 
 /// Two increments that read one value and wrote one sum: an increment is lost. One that was applied
-/// twice leaves a sum that nobody was told.
+/// twice leaves a sum that nobody got as an answer.
 #[test]
 fn a_lost_and_a_doubled_increment_are_refused() {
     let op = |client, call, called, answered| Operation { key: 0, client, call, called, answered };
@@ -822,8 +823,8 @@ fn one_hot_key_with_read_modify_write() {
             sum(op).is_some_and(|(by, sum)| sums.get(&(sum - by)).is_some_and(|&first| first > 0))
         };
         let one = wrong.iter_mut().filter(second).nth(count / 100).expect("one of them");
-        let (by, outcome) = sum(one).expect("it was told");
-        let at = one.answered.expect("it was told").0;
+        let (by, outcome) = sum(one).expect("it was answered");
+        let at = one.answered.expect("it was answered").0;
         one.answered = Some((at, Answer::Value(Some(sums[&(outcome - by)] + by))));
         // Where many increments have no answer, it is not certain which of them wrote what was read.
         if lost < 1000 {
@@ -845,11 +846,11 @@ fn one_hot_key_with_read_modify_write() {
 /// What a store may do wrong in a change.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Wrong {
-    /// It is told as done, and another client's write takes its place as if it had not been there.
+    /// It is reported as done, and another client's write takes its place as if it had not been there.
     Lost,
     /// It is applied twice.
     Twice,
-    /// It is told as lost, and takes effect.
+    /// It is reported as lost, and takes effect.
     LostAndDone,
 }
 
@@ -922,8 +923,8 @@ fn wrong_history(rng: &mut Rng, wrong: Wrong, clients: usize) -> Option<Vec<Oper
     None
 }
 
-/// A lost update, an increment that is applied twice, and a compare-and-swap that is told as lost and took effect: each
-/// is found among all other operations, and shown.
+/// A lost update, an increment that is applied twice, and a compare-and-swap that is reported as lost and took effect:
+/// each is found among all other operations, and shown.
 #[test]
 fn a_change_that_goes_wrong_is_found() {
     for wrong in [Wrong::Lost, Wrong::Twice, Wrong::LostAndDone] {
@@ -938,7 +939,7 @@ fn a_change_that_goes_wrong_is_found() {
                 panic!("{wrong:?}, seed {seed}: {verdict:?}, {history:#?}")
             };
             assert!(window.operations.len() < 20, "{wrong:?}, seed {seed}: {window}");
-            // It is the read that shows it, but for what is told as lost to a value that was never there.
+            // It is the read that shows it, but for what is reported as lost to a value that was never there.
             let without = check_key(&right, None, BUDGET);
             assert!(without.is_ok() || wrong == Wrong::LostAndDone, "{wrong:?}, seed {seed}");
             found += 1;

@@ -63,7 +63,7 @@ fn play(seed: u64, conduct: &ReplayRules) -> Result<(), String> {
 }
 
 #[test]
-fn a_lost_update_among_much_else_is_told_in_a_few_lines() {
+fn a_lost_update_among_much_else_is_reported_in_a_few_lines() {
     let failing = |seed: &u64| play(*seed, &ReplayRules::free()).is_err();
     for seed in (0..1000).filter(failing).take(20) {
         let story = story(CLIENTS * ROUNDS, |conduct| play(seed, conduct));

@@ -247,7 +247,7 @@ fn a_slot_that_names_what_no_node_can_have_is_damage() {
     assert_eq!(block_on(freeze(&client, &register)).map(drop), Err(Error::Damaged));
 }
 
-/// One valid copy replaces the others; without one, nothing tells what the value was.
+/// One valid copy replaces the others; without one, nothing shows what the value was.
 #[test]
 fn damaged_buffers_are_damage_where_none_is_left() {
     for damaged in 1..=3 {

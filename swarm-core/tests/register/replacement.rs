@@ -107,8 +107,8 @@ async fn operate(
         match result {
             Ok(_) | Err(GaveUp::Dropped) => {}
             Err(GaveUp::Failed(Error::Moved)) if plan.held == Held::AllButOne => {}
-            // It began before the new node voted, and heard that the lost one is down; then another
-            // node was lost.
+            // It began before the new node voted, and got the answer that the lost one is down;
+            // then another node was lost.
             Err(GaveUp::Failed(Error::NoMajority { .. })) if stage != configuration.stage.get() => {
             }
             Err(GaveUp::Failed(error)) => panic!("client {id}: {error}"),

@@ -19,7 +19,7 @@ use swarm_core::sim::{FaultRates, Outcome, ReplayRules, Sim, SimCompletion, SimF
 
 /// Clients that fill. Any of them may die.
 pub(crate) const FILLERS: usize = 2;
-/// When a client gives up, in nanoseconds: a round that heard that the lost node is down waits in
+/// When a client gives up, in nanoseconds: a round that learned that the lost node is down waits in
 /// vain if the next one is lost silently.
 pub(crate) const DEADLINE: u64 = 50_000_000;
 
