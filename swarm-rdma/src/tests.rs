@@ -414,7 +414,7 @@ fn no_more_is_under_way_than_was_asked_for() {
 
 /// How soon a silent peer is an error depends on two numbers, which the device must have been given.
 #[test]
-fn the_device_retransmits_as_the_options_say() {
+fn the_device_retransmits_as_the_options_specify() {
     let Some(at) = device_address() else { return };
     let node = serve(at);
     for (options, expected) in [(by_default(), (12, 3)), (patient(), (18, 6))] {

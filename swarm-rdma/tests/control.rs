@@ -57,7 +57,7 @@ fn a_pool_is_removed_however_long_its_memory_takes_to_zero() {
     });
 }
 
-/// Once it was said to be removed when one node alone had heard of it: the others went on serving its clients.
+/// Once it was reported as removed when one node alone had been reached: the others went on serving its clients.
 #[test]
 fn removing_a_pool_reports_which_of_its_nodes_were_not_reached() {
     let mut daemons = daemons(3);
@@ -257,7 +257,7 @@ fn files_that_list_no_nodes_say_why() {
     }
 }
 
-/// Something else listens where a memory node should; or listens and says nothing.
+/// Something else listens where a memory node should; or listens and sends nothing.
 #[test]
 fn what_is_no_memory_node_is_told_apart_within_seconds() {
     let mute = TcpListener::bind("127.0.0.1:0").expect("there is a port");

@@ -163,7 +163,7 @@ fn a_node_whose_name_was_taken_meanwhile_knows() {
     revoke(&server, "/swarm/nodes/a");
     let twin = Daemon::named("a", free_address());
     let taken = etcd.register(&twin.entry()).expect("nobody has it");
-    wait_for("the first to hear of it", || held.is_lost());
+    wait_for("the first to learn of it", || held.is_lost());
     assert!(!taken.is_lost());
     drop(taken);
     wait_for("the first to have it back", || !held.is_lost());
@@ -204,7 +204,7 @@ fn a_client_that_takes_over_a_slot_fences_its_former_holder() {
     assert!(next.session().incarnation > session.incarnation);
     let before = (session.client, next.session().incarnation.0 - 1);
     assert!(daemons.iter().all(|daemon| daemon.fenced().contains(&before)));
-    wait_for("the former holder to hear of it", || client_slot.is_lost());
+    wait_for("the former holder to learn of it", || client_slot.is_lost());
     // It must not take away its successor's slot.
     drop(client_slot);
     let slots: Vec<_> = plane.clients(&record).expect("etcd answers");
@@ -256,7 +256,7 @@ fn etcd_that_is_not_there_is_an_error_within_seconds() {
         assert!(message.starts_with(&format!("etcd at {nobody}: Connection refused")), "{message}");
         begun.elapsed()
     });
-    // Somebody who accepts and says nothing.
+    // A server that accepts and sends nothing.
     let mute = TcpListener::bind("127.0.0.1:0").expect("there are ports");
     let address = mute.local_addr().expect("it listens");
     in_time("to ask a mute one", Duration::ZERO..Duration::from_secs(8), 5, || {
@@ -356,7 +356,7 @@ fn an_evicted_client_does_not_come_back() {
     assert_eq!((evicted.incarnation, evicted.fenced.len()), (fenced.1, 3));
     assert!(daemons.iter().all(|daemon| daemon.fenced().contains(&fenced)));
     assert!(plane.clients(&record).expect("etcd answers").is_empty());
-    wait_for("the evicted client to hear of it", || client_slot.is_lost());
+    wait_for("the evicted client to learn of it", || client_slot.is_lost());
     assert_eq!(server.etcd().evictions("p").expect("etcd answers"), [fenced]);
     let next = plane.attach(&record).expect("all slots are free");
     assert_eq!(next.session().client, 0);
@@ -384,7 +384,7 @@ fn an_eviction_leaves_a_later_one_on_record() {
     assert_eq!(evictions, [(0, 1000), (1, lives[1])]);
 }
 
-/// A pool was said to be removed of which two nodes of three had not been reached: they went on serving it.
+/// A pool was reported as removed of which two nodes of three had not been reached: they went on serving it.
 #[test]
 fn a_pool_that_too_few_nodes_have_forgotten_is_not_removed() {
     let Some(server) = Server::start() else { return };
@@ -396,16 +396,16 @@ fn a_pool_that_too_few_nodes_have_forgotten_is_not_removed() {
     let error = plane.destroy(false).expect_err("one of three answers").to_string();
     assert!(error.contains("is not removed: only 1 of 3"), "{error}");
     assert_eq!(plane.record().expect("it is there"), record);
-    // Started again, they have forgotten it. So has the first one, which was told.
+    // Started again, they have forgotten it. So has the first one, which was reached.
     let again = Daemon::at(addresses[0]);
     assert!(again.is_free() && daemons[0].is_free());
     plane.destroy(false).expect("a majority has forgotten it");
     assert!(matches!(plane.record(), Err(Error::NoPool { .. })));
 }
 
-/// A user that insists has etcd forget it, and is told what that means.
+/// A user that insists has etcd forget it, and gets an error with what that means.
 #[test]
-fn a_pool_is_forgotten_by_force_and_that_is_said() {
+fn a_pool_is_forgotten_by_force_and_that_is_reported() {
     let Some(server) = Server::start() else { return };
     let (mut daemons, _registrations) = cluster(&server);
     let plane = server.plane();
@@ -464,7 +464,7 @@ fn report_a_ghost(daemons: &[Daemon], pool: Id) {
     let report = EpochReport { epoch: 1, renewed: 0, reached: 0 };
     let request = Request::Report { pool, client, report };
     for daemon in daemons {
-        ask(daemon.address(), &request).expect("it hears");
+        ask(daemon.address(), &request).expect("it answers");
     }
 }
 

@@ -59,7 +59,7 @@ fn the_epoch_goes_on_while_nobody_is_under_way_and_without_a_minority() {
     let domains: Vec<_> = seats.iter().map(|client_slot| client_slot.domain()).collect();
     assert!(goes_on(&domains[0], 5), "nobody does anything");
     let now = domains[0].epoch();
-    assert!(within_seconds(|| domains[2].epoch() + 1 >= now), "all hear of it");
+    assert!(within_seconds(|| domains[2].epoch() + 1 >= now), "all learn of it");
     cluster.daemons.pop();
     assert!(goes_on(&domains[1], 3), "without a minority");
     cluster.daemons.pop();
@@ -109,7 +109,7 @@ fn an_operation_under_way_holds_the_epoch_up_until_it_is_over() {
 fn a_child_that_drops_its_copy_of_a_seat_neither_leaves_nor_waits() {
     let cluster = Cluster::new();
     let client_slot = cluster.plane.attach(&cluster.record).expect("there are slots");
-    // SAFETY: the child does no more than is said here, and ends by `_exit`, or by the alarm if it waits.
+    // SAFETY: the child does no more than is written here, and ends by `_exit`, or by the alarm if it waits.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: the child alone runs this, and ends without another look at the seat.
@@ -132,19 +132,19 @@ fn a_child_that_drops_its_copy_of_a_seat_neither_leaves_nor_waits() {
 #[test]
 fn a_client_beyond_the_epoch_bound_has_forgotten_places() {
     let cluster = Cluster::new();
-    let (teller, hearer) = (
+    let (caller, other) = (
         cluster.plane.attach(&cluster.record).expect("there are slots"),
         cluster.plane.attach(&cluster.record).expect("there are slots"),
     );
-    let (teller, hearer) = (teller.domain(), hearer.domain());
+    let (caller, other) = (caller.domain(), other.domain());
     for round in 0..10 {
-        let before = hearer.generation();
-        teller.new_generation();
-        let latest = teller.epoch_bound();
+        let before = other.generation();
+        caller.new_generation();
+        let latest = caller.epoch_bound();
         let met = within_seconds(|| {
-            teller.try_advance();
-            let epoch = hearer.try_advance();
-            let generation = hearer.generation();
+            caller.try_advance();
+            let epoch = other.try_advance();
+            let generation = other.generation();
             assert!(epoch <= latest || generation > before, "{epoch} in round {round}");
             epoch > latest
         });
@@ -158,17 +158,17 @@ fn a_client_that_died_holds_the_epoch_up_until_it_is_evicted() {
     let client_slot = cluster.plane.attach(&cluster.record).expect("there are slots");
     let domain = client_slot.domain();
     assert!(goes_on(&domain, 2));
-    // It has told all daemons of itself, and falls silent.
+    // It has reported itself to all daemons, and falls silent.
     let slot = 5;
     let client = Holder::new(slot, 1000).expect("there is chance");
     let report = EpochReport { epoch: 1, renewed: 0, reached: 0 };
-    let tell = Request::Report { pool: cluster.record.id, client, report };
+    let request = Request::Report { pool: cluster.record.id, client, report };
     let now = domain.epoch();
-    let hear = |daemon: &Daemon| match ask(daemon.address(), &tell).expect("it hears") {
+    let latest_of = |daemon: &Daemon| match ask(daemon.address(), &request).expect("it answers") {
         Reply::EpochReply(reply) => reply.epoch,
         reply => panic!("{reply:?}"),
     };
-    let latest = cluster.daemons.iter().map(hear).max();
+    let latest = cluster.daemons.iter().map(latest_of).max();
     assert!(latest >= Some(now - 1), "{latest:?} at {domain:?}");
     assert!(domain.is_attached(slot) || within_seconds(|| domain.is_attached(slot)));
     some_rounds();
@@ -178,7 +178,7 @@ fn a_client_that_died_holds_the_epoch_up_until_it_is_evicted() {
     cluster.plane.evict(&cluster.record, slot).expect("a majority answers");
     assert!(goes_on(&domain, 4), "it is gone");
     assert!(within_seconds(|| !domain.is_attached(slot)));
-    let late = ask(cluster.daemons[0].address(), &tell);
+    let late = ask(cluster.daemons[0].address(), &request);
     assert!(late.is_err(), "it does not come back: {late:?}");
 }
 

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use common::{POOL, Running, client, connect, device_address, say};
+use common::{POOL, Running, client, connect, device_address, report};
 use swarm_core::fabric::{Fabric, NoEpochs, Verb};
 use swarm_core::layout::Geometry;
 use swarm_core::node::NodeId;
@@ -263,7 +263,7 @@ fn child() {
     let at: SocketAddr = env::var("SWARM_RDMA_AT").expect("an address").parse().expect("one");
     let node = MemoryNode::serve(&ServeOptions::new(at, CAPACITY)).expect("a memory node");
     node.enlist(POOL, NodeId(number));
-    say(&node);
+    report(&node);
     // Ends when the parent does.
     let _ = std::io::stdin().read_line(&mut String::new());
 }

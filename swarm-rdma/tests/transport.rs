@@ -1,4 +1,4 @@
-//! The transport on a real device: what it counts, whom it fences, what it says when something is
+//! The transport on a real device: what it counts, whom it fences, what it reports when something is
 //! wrong.
 
 mod common;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use common::in_time::in_time;
 use common::{
-    POOL, Running, client, connect, connect_as, device_address, endpoints, options, post, say,
+    POOL, Running, client, connect, connect_as, device_address, endpoints, options, post, report,
     serve, until,
 };
 use swarm_core::fabric::{Fabric, NodeDown, Verb};
@@ -142,7 +142,7 @@ fn refused_memlock_names_the_limit() {
         return;
     }
     if env::var_os("SWARM_RDMA_MEMLOCK").is_some() {
-        // Room for one client and not for two: it is the limit that the second one is told of.
+        // Room for one client and not for two: the second one's error names the limit.
         let endpoint = Endpoint { address: SocketAddr::new(at, 9), life: None };
         let mut options = options(client(0));
         options.patience = Duration::ZERO;
@@ -348,7 +348,7 @@ fn a_killed_node_is_an_error_in_a_moment_and_never_comes_back_empty() {
     let mut later = pin!(fabric.post(NodeId(1), &[read()]));
     let polled = later.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert!(matches!(polled, Poll::Ready(Err(NodeDown))), "a chain of a dead node is posted");
-    // It starts again, at the same place, with empty memory, and says that it is the same.
+    // It starts again, at the same place, with empty memory, and reports that it is the same.
     nodes[1] = Running::start(1, at, address.port());
     assert_eq!(nodes[1].endpoint().address, address);
     until("it is known to be another", || {
@@ -376,7 +376,7 @@ fn child() {
     let at: SocketAddr = env::var("SWARM_RDMA_AT").expect("an address").parse().expect("one");
     let node = MemoryNode::serve(&ServeOptions::new(at, 32 << 20)).expect("a memory node");
     node.enlist(POOL, NodeId(number));
-    say(&node);
+    report(&node);
     // Ends when the parent does.
     let _ = std::io::stdin().read_line(&mut String::new());
 }

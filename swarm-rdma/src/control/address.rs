@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_an_address_is_said() {
+    fn what_is_wrong_with_an_address_is_reported() {
         for (text, reason) in [
             ("rdma:", "names no file"),
             ("rdma://a:1", "names no pool"),

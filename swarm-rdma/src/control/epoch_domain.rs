@@ -264,7 +264,7 @@ impl Shared {
     fn fence(&self, verdict: &Verdict) {
         if let Verdict::Fence(slot, incarnation) = *verdict {
             let request = Request::Fence { pool: self.record.id, slot, incarnation };
-            Daemons::of(&self.record).tell(&request);
+            Daemons::of(&self.record).send(&request);
         }
     }
 

@@ -238,7 +238,7 @@ impl StaticPool {
                 return Ok(client);
             }
             let Holder { slot, token, .. } = client;
-            daemons.tell(&Request::GiveBack { pool: record.id, slot, token });
+            daemons.send(&Request::GiveBack { pool: record.id, slot, token });
             back_off(attempt);
         }
         Err(Error::Busy { address: self.address() })
@@ -299,7 +299,7 @@ impl StaticPool {
 /// Releases a client slot.
 pub(super) fn release(record: &PoolDescriptor, client: &Holder) {
     let &Holder { slot, token, .. } = client;
-    Daemons::of(record).tell(&Request::Leave { pool: record.id, slot, token });
+    Daemons::of(record).send(&Request::Leave { pool: record.id, slot, token });
 }
 
 /// Claims a client slot at one daemon after the other. All clients use the same order, so that one

@@ -21,8 +21,8 @@ use swarm_rdma::{
 /// The pool that the tests' nodes belong to.
 pub(crate) const POOL: PoolId = PoolId(0x5a5a_0000_1111);
 
-/// An address of this host's RDMA device. `None`, said loudly, if there is no device: the test is
-/// skipped then.
+/// An address of this host's RDMA device. `None`, with a message, if there is no device: the test
+/// is skipped then.
 pub(crate) fn device_address() -> Option<IpAddr> {
     let devices = match devices() {
         Ok(devices) => devices,
@@ -169,7 +169,7 @@ impl Drop for Running {
     }
 }
 
-/// Tells the parent where this node is.
-pub(crate) fn say(node: &MemoryNode) {
+/// Reports to the parent where this node is.
+pub(crate) fn report(node: &MemoryNode) {
     println!("says: {} {}", node.address(), node.life());
 }

@@ -1,18 +1,18 @@
 //! Which clients have ended, by what the daemons replied.
 //!
-//! **Invariant (O1):** a client that is said to have ended changes nothing any more but words at a minority of the
+//! **Invariant (O1):** a client that is reported to have ended changes nothing any more but words at a minority of the
 //! nodes. It left, which it reports after its last operation; or a majority has fenced it, which from then on
 //! execute nothing that it posts. Both stay true: fences only rise, and a session never comes back.
 //!
 //! A client slot's next client reports itself to a majority before its first operation, and each of these
-//! daemons fences the slot's former clients then. One that leaves before that has them fenced where it says so. So
+//! daemons fences the slot's former clients then. One that leaves before that has them fenced where it reports that. So
 //! what a daemon forgets of a client that left is known by its fence.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::control::daemon::epochs::EpochReply;
 
-/// What the daemons have said of clients that ended. What one said remains true when it no longer answers.
+/// What the daemons have reported of clients that ended. What one reported remains true when it no longer answers.
 pub(in crate::control) struct Ended {
     majority: usize,
     /// For each node and client slot, the highest incarnation that is fenced.
@@ -88,6 +88,6 @@ mod tests {
             ended.record(node, &reply(&[(1, 11)], &[(1, 12)]));
         }
         assert!(ended.has(1, 7) && ended.has(1, 12));
-        assert_eq!(ended.left.len(), 1, "fences tell of the first one");
+        assert_eq!(ended.left.len(), 1, "fences show the first one");
     }
 }

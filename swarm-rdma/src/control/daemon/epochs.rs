@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(decide(5, &answers, 2), Verdict::Held(far));
         let later = client(1, 2, 5);
         let answers = [reply(5, &[near, far]), reply(5, &[near, later]), None];
-        assert_eq!(decide(5, &answers, 2), Verdict::MoveOn, "one that heard it is enough");
+        assert_eq!(decide(5, &answers, 2), Verdict::MoveOn, "one that received it is enough");
         assert_eq!(decide(5, &[reply(5, &[]), reply(4, &[]), None], 2), Verdict::TooFewReplies);
         assert_eq!(decide(5, &[reply(5, &[]), None, None], 2), Verdict::TooFewReplies);
     }
@@ -274,12 +274,12 @@ mod tests {
         assert_eq!((epochs.epoch(), epochs.epoch_of(3, 7).reached), (4, 3), "late messages");
         epochs.record(3, 8, &report(5, 0));
         epochs.record(3, 7, &report(5, 5));
-        assert_eq!(epochs.epoch_of(3, 8).reached, 0, "another life's word");
+        assert_eq!(epochs.epoch_of(3, 8).reached, 0, "another life's report");
         epochs.leave(3, 8);
         let answer = |epochs: &Epochs| {
             epochs.answer([(2, 4), (3, 9)].into_iter(), &BTreeMap::from([(3, 7)]))
         };
-        assert_eq!(answer(&epochs).clients, [], "they hold slots, and have told nothing");
+        assert_eq!(answer(&epochs).clients, [], "they hold slots, and have reported nothing");
         epochs.record(3, 9, &report(5, 0));
         let reply = answer(&epochs);
         assert_eq!(reply.clients, [client(3, 9, 0)]);

@@ -461,7 +461,7 @@ mod tests {
         assert_eq!(membership.claim(pool, holder(0, 9)), Err(Refusal::Stale { highest: 9 }));
     }
 
-    /// A client left, and so did the next one of its slot: nothing but the fence tells of the first one.
+    /// A client left, and so did the next one of its slot: nothing but the fence shows the first one.
     #[test]
     fn a_client_that_reports_first_fences_the_slot_s_former_lives() {
         let (mut membership, pool) = membership();

@@ -252,7 +252,7 @@ pub fn who(address: SocketAddr) -> Result<Status, Error> {
              the same version of swarm everywhere",
             status.version
         ))),
-        other => Err(foreign(format!("it said {other:?} when asked who it is"))),
+        other => Err(foreign(format!("it replied {other:?} when asked who it is"))),
     }
 }
 

@@ -24,17 +24,17 @@ pub(in crate::control) fn at_once<T: Send + 'static>(
     enough: usize,
     question: impl Fn(SocketAddr) -> Result<T, Error> + Send + Sync + 'static,
 ) -> Vec<Result<T, Error>> {
-    let (question, (told, answers)) = (Arc::new(question), mpsc::channel());
+    let (question, (sender, answers)) = (Arc::new(question), mpsc::channel());
     for (index, &address) in addresses.iter().enumerate() {
-        let (question, told) = (Arc::clone(&question), told.clone());
+        let (question, sender) = (Arc::clone(&question), sender.clone());
         let asking = thread::Builder::new().name("swarm-ask".to_owned()).spawn(move || {
             // The receiver may be gone.
-            let _ = told.send((index, question(address)));
+            let _ = sender.send((index, question(address)));
         });
         // If the thread cannot start, the daemon counts as silent below.
         drop(asking);
     }
-    drop(told);
+    drop(sender);
     let silent = |&address| Err(Error::Node { address, why: "no answer in time".to_owned() });
     let mut found: Vec<Result<T, Error>> = addresses.iter().map(silent).collect();
     let (mut well, mut until) = (0, None::<Instant>);
@@ -130,7 +130,7 @@ impl<'a> Daemons<'a> {
     }
 
     /// Sends a request to all daemons, and ignores the replies.
-    pub(in crate::control) fn tell(&self, request: &Request) {
+    pub(in crate::control) fn send(&self, request: &Request) {
         drop(self.ask_all(request, self.record.majority()));
     }
 
@@ -149,7 +149,7 @@ impl<'a> Daemons<'a> {
         });
         match replies.into_iter().find_map(Result::err) {
             Some(error) => {
-                self.tell(&Request::Release { pool: self.record.id });
+                self.send(&Request::Release { pool: self.record.id });
                 Err(error)
             }
             None => Ok(()),
@@ -171,7 +171,7 @@ impl<'a> Daemons<'a> {
                     Some(record) if record.id == pool => Err(refused),
                     _ => Ok(()),
                 },
-                told => told.map(drop),
+                reply => reply.map(drop),
             }
         })
     }

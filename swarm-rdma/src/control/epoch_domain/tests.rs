@@ -104,7 +104,7 @@ impl World {
         match self.rng.u8(..24) {
             0 if self.has_etcd => self.come_by_etcd(),
             0 => self.come_by_claim(),
-            1..6 => self.say(),
+            1..6 => self.report(),
             6..18 if !self.messages.is_empty() => {
                 // Mostly in order.
                 let late = self.rng.u8(..8) == 0;
@@ -195,7 +195,7 @@ impl World {
         self.actors.insert(incarnation, actor);
     }
 
-    fn say(&mut self) {
+    fn report(&mut self) {
         let Some(client) = self.any() else { return };
         let (node, actor) = (self.rng.usize(..NODES), &self.actors[&client]);
         actor.domain.try_advance();
@@ -308,7 +308,7 @@ impl World {
         for (client, actor) in self.actors.iter().filter(|(_, actor)| actor.has_begun) {
             assert!(
                 actor.domain.epoch_bound() >= latest,
-                "client {client} has not heard of {latest}"
+                "client {client} has not learned of {latest}"
             );
             let since = actor.domain.shared.since.load(Ordering::Relaxed);
             assert!(since == 0 || since + 1 >= latest, "client {client}: since {since}, {latest}");

@@ -52,7 +52,7 @@ impl Lease {
         claim: Claim,
     ) -> Result<Option<Self>, Error> {
         let (stop, lost) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
-        let (told, answer) = mpsc::channel();
+        let (sender, answer) = mpsc::channel();
         let renewer = LeaseThread {
             members: members.to_vec(),
             claim,
@@ -61,7 +61,7 @@ impl Lease {
         };
         let thread = thread::Builder::new()
             .name("swarm-lease".to_owned())
-            .spawn(move || renewer.run(&told))
+            .spawn(move || renewer.run(&sender))
             .map_err(|error| plane::failed(members, &error))?;
         let taken = answer
             .recv()
@@ -94,10 +94,10 @@ struct LeaseThread {
 }
 
 impl LeaseThread {
-    fn run(self, told: &Sender<Result<bool, Error>>) {
+    fn run(self, sender: &Sender<Result<bool, Error>>) {
         let runtime = match plane::runtime(&self.members) {
             Ok(runtime) => runtime,
-            Err(error) => return drop(told.send(Err(error))),
+            Err(error) => return drop(sender.send(Err(error))),
         };
         runtime.block_on(async {
             let taken = async {
@@ -108,11 +108,11 @@ impl LeaseThread {
             match taken.await {
                 Ok((client, Some(lease))) => {
                     // If this fails, the caller is gone, and the lease is released at once.
-                    let _ = told.send(Ok(true));
+                    let _ = sender.send(Ok(true));
                     self.keep(client, lease).await;
                 }
-                Ok((_, None)) => drop(told.send(Ok(false))),
-                Err(error) => drop(told.send(Err(error))),
+                Ok((_, None)) => drop(sender.send(Ok(false))),
+                Err(error) => drop(sender.send(Err(error))),
             }
         });
     }
