@@ -359,7 +359,7 @@ fn counter() -> u64 {
 
 /// Returns whether the kernel's own clock is the counter. The kernel watches it, and switches to
 /// another clock if it is unsteady or differs between processors. `false` if the kernel does not
-/// say.
+/// report it.
 fn is_kernels_clock() -> bool {
     let current = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     fs::read_to_string(current).is_ok_and(|name| name.trim() == "tsc")

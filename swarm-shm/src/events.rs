@@ -19,7 +19,7 @@
 //!
 //! The process that raised the counts stores them in the headers of all its nodes, so that each node says how
 //! far the others are. A current file has at least the count that any other node says (S16). A node
-//! says no more than was stored in a header before, but may not say the last raises, of clients that
+//! has no more than was stored in a header before, but may lack the last raises, of clients that
 //! were killed in between.
 //!
 //! # Why the orderings suffice
@@ -45,7 +45,7 @@ pub(crate) fn known(count: u64) -> u64 {
 }
 
 /// Returns the control file's word for a node whose file is away, if its count was this one when it
-/// was last heard of: a raise may have been in progress.
+/// was last seen: a raise may have been in progress.
 #[cfg(not(loom))]
 pub(crate) fn last_known(count: u64) -> u64 {
     known(count.saturating_add(1)) | PENDING
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn another_file_is_told_and_left_alone() {
+    fn another_file_is_reported_and_left_alone() {
         for (control, header, expected) in [
             (settled(7), 6, Standing::Older { found: 6, known: 7 }),
             (pending(7), 5, Standing::Older { found: 5, known: 6 }),

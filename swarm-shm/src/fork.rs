@@ -6,7 +6,7 @@
 //! **Invariant (S7):** only the process that opened a client uses it and holds its slot. Two things
 //! keep it:
 //!
-//! - an [`Origin`] tells a child that what it has is its parent's. It compares a word with the
+//! - an [`Origin`] shows a child that what it has is its parent's. It compares a word with the
 //!   value it had when the client was opened. The word lies in a page that the kernel hands to
 //!   every copy of this memory as zeros (`MADV_WIPEONFORK`), whichever call makes the copy;
 //! - an [`OwnFile`] is a descriptor whose copy a child closes before `fork` returns there, in a
@@ -44,7 +44,7 @@ static WITHOUT_PAGE: AtomicU64 = AtomicU64::new(0);
 /// The last number that this process, or a process that it was copied from, has drawn.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// The process in which a value was made. A forked child, which has a copy of the value, can tell
+/// The process in which a value was made. A forked child, which has a copy of the value, finds
 /// that it is not that process.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin {
@@ -330,7 +330,7 @@ mod tests {
     }
 
     fn fork() -> i32 {
-        // SAFETY: the child does no more than these tests say, and ends by `_exit`.
+        // SAFETY: the child does no more than these tests show, and ends by `_exit`.
         unsafe { libc::fork() }
     }
 

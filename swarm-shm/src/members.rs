@@ -154,7 +154,7 @@ impl Members {
         all.filter_map(|node| Some((node, self.mapping(node.index())?)))
     }
 
-    /// Returns whether the configuration says of a node what it said when this was taken up.
+    /// Returns whether the configuration has for a node what it had when this was taken up.
     pub(crate) fn is_as_configured(&self, control: &Control, node: NodeId) -> bool {
         control.life_word(node) == self.words[node.index()]
     }
@@ -164,14 +164,14 @@ impl Members {
     pub(crate) fn standing(&self, control: &Control, node: NodeId) -> Option<Standing> {
         let mapping = self.mapping(node.index())?;
         let standing = events::standing(control.events(node), &mapping.words()[EVENTS]);
-        self.told(control, node, standing)
+        self.checked_standing(control, node, standing)
     }
 
-    /// Returns how a node's file was found to relate to the control file, if that says anything.
+    /// Returns how a node's file was found to relate to the control file, if that means anything.
     ///
     /// H9: a file of a former life is no older copy; and a client that finds the count of the next life
     /// finds that life, which was stored before. S11: zeros in place of lost memory are no count.
-    pub(crate) fn told(
+    pub(crate) fn checked_standing(
         &self,
         control: &Control,
         node: NodeId,

@@ -277,7 +277,7 @@ impl Pool {
                 fence(Ordering::SeqCst);
                 counts[node.index()] = if is_lost() { 0 } else { count };
             } else {
-                let found = members.told(control, node, standing);
+                let found = members.checked_standing(control, node, standing);
                 other = other.or(found.map(|standing| (node, standing)));
             }
         }

@@ -352,7 +352,7 @@ mod tests {
 
     /// A thread that finds the new pages also finds the mark: it is not a matter of time.
     #[test]
-    fn a_mapping_says_that_it_is_lost_before_others_are_in_its_place() {
+    fn a_mapping_reports_that_it_is_lost_before_others_are_in_its_place() {
         let guard = guard(4096..8192);
         assert!(!guard.is_lost());
         let mut seen = None;

@@ -12,7 +12,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use common::{
-    Running, child_command, directory, names, not_permitted, pool, post, role, say, small,
+    Running, child_command, directory, names, not_permitted, pool, post, report, role, small,
 };
 use swarm_core::clock::Clock;
 use swarm_core::fabric::{EpochDomain, Lost, Verb};
@@ -173,7 +173,7 @@ fn a_file_of_the_wrong_length() {
             let file = File::new().write(true).open(path.join(name)).expect("a file");
             file.set_len(length).expect("another length");
             for error in [refused(&path, STRICT, name), degraded(&path, name)] {
-                // Only a header would say for how many clients the file is.
+                // Only a header would show for how many clients the file is.
                 let least = if name == "control" && length < HEADER { 77_824 } else { right };
                 let fits = matches!(error, Error::Length { found, expected, .. }
                     if found == length && expected == least);
@@ -291,7 +291,7 @@ fn damage_behind_the_control_files_header() {
         let mut kept = [0; 24];
         counts.read_exact_at(&mut kept, EVENTS).expect("it is longer");
         overwrite(&path.join("control"), HEADER, &vec![fill; length - HEADER as usize]);
-        // Event counts are checked, as only they tell how old the files are.
+        // Event counts are checked, as only they show how old the files are.
         if kept != [fill; 24] {
             let damaged = Pool::open(&path, STRICT).expect_err("other counts than the nodes have");
             let outcome =
@@ -299,7 +299,7 @@ fn damage_behind_the_control_files_header() {
             assert!(outcome, "{fill:x}: {damaged}");
         }
         overwrite(&path.join("control"), EVENTS, &kept);
-        // So are lives, as only they tell which file is a node's.
+        // So are lives, as only they show which file is a node's.
         if fill != 0 {
             let damaged = Pool::open(&path, STRICT).expect_err("other lives than the nodes have");
             // Another life, or a state in which none votes.
@@ -500,7 +500,7 @@ fn clients_that_are_killed_while_they_come_and_go_leave_a_pool_that_opens() {
     for round in 0..8 {
         let mut clients = [(); 2].map(|()| Running::start("come and go", &path));
         for client in &mut clients {
-            client.hear();
+            client.receive();
         }
         sleep(Duration::from_micros(700 * round));
         for client in &mut clients {
@@ -512,7 +512,7 @@ fn clients_that_are_killed_while_they_come_and_go_leave_a_pool_that_opens() {
 }
 
 #[test]
-fn an_older_control_file_is_told() {
+fn an_older_control_file_is_reported() {
     let (_dir, path) = closed();
     used(&path, STRICT);
     let all: Vec<_> = names(&path).iter().map(|name| copied(&path, name)).collect();
@@ -554,7 +554,7 @@ fn child() {
     if role == "come and go" {
         let pool = Pool::open(&pool, STRICT).expect("a pool");
         drop(pool.attach());
-        say("at work");
+        report("at work");
         loop {
             drop(pool.attach());
         }

@@ -1,4 +1,4 @@
-//! The fabric does what the verbs say, and nothing if they lie outside of the memory.
+//! The fabric does what the verbs specify, and nothing if they lie outside of the memory.
 
 #![cfg(not(loom))]
 

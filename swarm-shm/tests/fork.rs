@@ -12,7 +12,7 @@ use std::ptr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use common::{Running, pool, role, say};
+use common::{Running, pool, report, role};
 use swarm_core::fabric::EpochDomain;
 use swarm_core::node::NodeId;
 use swarm_shm::{OpenOptions, Pool, ReplaceOptions};
@@ -40,7 +40,7 @@ fn child() {
     received.read_exact(&mut [0]).expect("the child lives");
     // By `posix_spawn`. It ends with its input, as the other does.
     let program = Command::new("cat").stdout(Stdio::null()).spawn().expect("a program");
-    say(format!("{} {forked} {}", client.session().client, program.id()));
+    report(format!("{} {forked} {}", client.session().client, program.id()));
     let _ = stdin().read(&mut [0]);
     exit(1);
 }
@@ -49,7 +49,7 @@ fn child() {
 fn a_parent_that_dies_frees_its_slot_whatever_it_has_forked() {
     let (_dir, pool) = pool();
     let mut parent = Running::start("fork", pool.path());
-    let report = parent.hear();
+    let report = parent.receive();
     let ids: Vec<&str> = report.split(' ').collect();
     assert_eq!((ids.len(), ids[0]), (3, "0"), "{report}");
     assert_eq!(pool.live_clients(), [0]);

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use common::{Running, directory, names, not_permitted, pool, post, role, say, skipped, small};
+use common::{Running, directory, names, not_permitted, pool, post, report, role, skipped, small};
 use swarm_core::fabric::Verb;
 use swarm_core::layout::{BadGeometry, Geometry};
 use swarm_core::node::{Address, NodeId};
@@ -233,7 +233,7 @@ fn a_directory_on_hugetlbfs_is_refused() {
 /// How often a creation may continue before it is stopped.
 static LEFT: AtomicUsize = AtomicUsize::new(0);
 
-/// By a signal, say: its files remained, which no other command recognized.
+/// For example by a signal: its files remained, which no other command recognized.
 #[test]
 fn a_creation_that_is_stopped_leaves_nothing_behind() {
     let dir = directory();
@@ -331,7 +331,7 @@ fn a_pool_that_cannot_be_for_a_group_is_refused_as_a_whole() {
 }
 
 #[test]
-fn a_file_system_that_does_not_really_reserve_is_told() {
+fn a_file_system_that_does_not_really_reserve_is_reported() {
     let (dir, _pool) = pool();
     let layers = ["lower", "upper", "work", "merged"].map(|name| dir.path().join(name));
     for layer in &layers {
@@ -502,7 +502,7 @@ fn a_process_that_starts_programs_meanwhile_does_not_keep_a_pool_in_use() {
     Pool::destroy(&path, false).expect("destroyed");
 }
 
-/// Processes that waited for the first were told that a file is not there.
+/// Processes that waited for the first got the error that a file is not there.
 #[test]
 fn of_racing_destroyers_one_wins() {
     for _ in 0..20 {
@@ -516,9 +516,9 @@ fn of_racing_destroyers_one_wins() {
         });
         let won = done.iter().filter(|it| it.is_ok()).count();
         // If the first takes long, the others do not wait until it ends.
-        let is_told =
+        let is_refused =
             |it: &&Result<_, Error>| matches!(it, Err(Error::NoPool { .. } | Error::InUse { .. }));
-        assert_eq!((won, done.iter().filter(is_told).count()), (1, 2), "{done:?}");
+        assert_eq!((won, done.iter().filter(is_refused).count()), (1, 2), "{done:?}");
     }
 }
 
@@ -553,7 +553,7 @@ fn a_pool_without_its_control_file_is_destroyed_by_force_alone() {
     drop(pool);
     fs::remove_file(path.join("control")).expect("a file");
     let nodes = ["node-0", "node-1", "node-2"];
-    let is_told = |error: Error| {
+    let names_force = |error: Error| {
         assert!(
             matches!(&error, Error::NoControl { file } if file.ends_with("control")),
             "{error}"
@@ -561,9 +561,9 @@ fn a_pool_without_its_control_file_is_destroyed_by_force_alone() {
         assert!(error.to_string().contains("swarm destroy --force"), "{error}");
         assert_eq!(names(&path), nodes);
     };
-    is_told(Pool::open(&path, STRICT).expect_err("it tells nothing of the pool"));
-    is_told(Pool::create(&path, &small()).expect_err("there are nodes"));
-    is_told(Pool::destroy(&path, false).expect_err("it tells whose the nodes are"));
+    names_force(Pool::open(&path, STRICT).expect_err("it shows nothing of the pool"));
+    names_force(Pool::create(&path, &small()).expect_err("there are nodes"));
+    names_force(Pool::destroy(&path, false).expect_err("it shows whose the nodes are"));
     // A damaged node is removed with the others, and one of another pool is not.
     let (_other_dir, other) = common::pool();
     fs::write(path.join("node-2"), "not a node").expect("written");
@@ -574,7 +574,7 @@ fn a_pool_without_its_control_file_is_destroyed_by_force_alone() {
     assert_eq!(names(&path), ["node-3"]);
 }
 
-/// Whatever was left of the control file, force said that it is no pool's, and all files stayed.
+/// Whatever was left of the control file, force reported that it is no pool's, and all files stayed.
 #[test]
 fn a_pool_whose_control_file_was_emptied_is_destroyed_by_force_alone() {
     for (left, and_zeros) in [(0, 0), (0, 100), (0, 1 << 20), (20, 0), (31, 0), (32, 0), (700, 0)] {
@@ -585,7 +585,7 @@ fn a_pool_whose_control_file_was_emptied_is_destroyed_by_force_alone() {
         let control = control.expect("a file");
         control.set_len(left).expect("cut short");
         control.set_len(left + and_zeros).expect("grown again");
-        let error = Pool::destroy(&path, false).expect_err("it tells whose the nodes are");
+        let error = Pool::destroy(&path, false).expect_err("it shows whose the nodes are");
         assert!(matches!(error, Error::NotDestroyed { .. }), "{left} {and_zeros}: {error}");
         assert_eq!(names(&path), COMPLETE);
         let outcome = Pool::destroy(&path, true);
@@ -644,7 +644,7 @@ fn a_pool_is_destroyed_through_a_link() {
 
 /// It reported that the pool was removed, and the directory stayed.
 #[test]
-fn a_directory_that_stays_is_told() {
+fn a_directory_that_stays_is_reported() {
     let Some(mount) = Mount::new("tmpfs", "size=20m") else {
         not_permitted(
             "a_directory_that_stays",
@@ -660,7 +660,7 @@ fn a_directory_that_stays_is_told() {
 }
 
 #[test]
-fn what_was_removed_is_told_where_something_cannot_be() {
+fn what_was_removed_is_reported_where_something_cannot_be() {
     let (_dir, pool) = pool();
     let path = pool.path().to_path_buf();
     drop(pool);
@@ -712,9 +712,9 @@ fn child() {
     let Some((role, path)) = role() else { return };
     if role == "grant" {
         let error = Pool::create(&path, &shared("0")).expect_err("not a member of that group");
-        return say(error);
+        return report(error);
     }
-    say("ready");
+    report("ready");
     loop {
         let _ = Pool::create(&path, &small());
         let _ = Pool::destroy(&path, false);
@@ -729,7 +729,7 @@ fn a_killed_creator_leaves_no_half_pool() {
     let path = dir.path().join("pool");
     for round in 0..30 {
         let mut child = Running::start("create", &path);
-        assert_eq!(child.hear(), "ready");
+        assert_eq!(child.receive(), "ready");
         std::thread::sleep(std::time::Duration::from_micros(round * 1511 % 20_000));
         child.process.kill().expect("SIGKILL");
         child.process.wait().expect("the child");

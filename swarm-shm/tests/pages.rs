@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Running, child_command, not_permitted, post, role, say, skipped, small};
+use common::{Running, child_command, not_permitted, post, report, role, skipped, small};
 use memmap2::{MmapOptions, MmapRaw};
 use swarm_core::fabric::Verb;
 use swarm_core::node::{Address, NodeId};
@@ -166,7 +166,7 @@ fn child() {
         "full mount" => on_a_full_mount(&dir),
         role => panic!("{role}"),
     }
-    say("done");
+    report("done");
 }
 
 /// Runs this program's `child` in `role` on a private tmpfs, if that is permitted.
@@ -187,7 +187,7 @@ fn on_a_mount(test: &str, role: &str, options: &str) {
     command.arg(child.get_program()).args(child.get_args());
     command.envs(child.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let mut child = Running::of(&mut command);
-    assert_eq!(child.hear(), "done");
+    assert_eq!(child.receive(), "done");
     assert!(child.process.wait().expect("it ends").success());
 }
 

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use common::{Running, child_command, not_permitted, pool, post, role, say};
+use common::{Running, child_command, not_permitted, pool, post, report, role};
 use rustix::process::{Pid, Signal, kill_process};
 use swarm_core::clock::Clock;
 use swarm_core::fabric::{EpochDomain, LaggardState, Verb};
@@ -38,15 +38,15 @@ fn child() {
     match role.as_str() {
         "hold" => {
             let client = pool.attach().expect("a free slot");
-            say(client.session().client);
+            report(client.session().client);
             wait_for_parent();
         }
         "operate" => {
             let client = pool.attach().expect("a free slot");
-            say(client.domain().pin());
+            report(client.domain().pin());
             wait_for_parent();
             client.domain().unpin();
-            say("left");
+            report("left");
             wait_for_parent();
         }
         "operate beside a thread" => {
@@ -56,32 +56,36 @@ fn child() {
                 }
             });
             let client = pool.attach().expect("a free slot");
-            say(client.domain().pin());
+            report(client.domain().pin());
             wait_for_parent();
         }
         "look" => {
             wait_for_parent();
             let left = pool.clients_left_alone(u64::MAX);
-            say(format_args!("{:?}", left.iter().map(|it| (it.slot, &it.why)).collect::<Vec<_>>()));
+            report(format_args!(
+                "{:?}",
+                left.iter().map(|it| (it.slot, &it.why)).collect::<Vec<_>>()
+            ));
         }
         "evict" => {
             let slot = wait_for_parent();
-            say(pool
-                .evict(slot.into())
-                .map_or_else(|error| error.to_string(), |ids| format!("{ids:?}")));
+            report(
+                pool.evict(slot.into())
+                    .map_or_else(|error| error.to_string(), |ids| format!("{ids:?}")),
+            );
         }
         "increment" => {
-            say("ready");
+            report("ready");
             wait_for_parent();
             increment(&pool);
-            say("done");
+            report("done");
         }
         "clock" => {
             let clock = pool.clock();
-            say("ready");
+            report("ready");
             for _ in 0..20 {
                 wait_for_parent();
-                say(clock.now());
+                report(clock.now());
             }
         }
         other => panic!("no such role: {other}"),
@@ -128,14 +132,14 @@ fn processes_racing_for_a_word_lose_no_increment() {
     let (_dir, pool) = pool();
     let mut children: Vec<_> = (0..2).map(|_| Running::start("increment", pool.path())).collect();
     for child in &mut children {
-        assert_eq!(child.hear(), "ready");
+        assert_eq!(child.receive(), "ready");
     }
     for child in &mut children {
         nudge(child);
     }
     increment(&pool);
     for mut child in children {
-        assert_eq!(child.hear(), "done");
+        assert_eq!(child.receive(), "done");
         assert!(child.process.wait().expect("the child").success());
     }
     let total = post(&pool.fabric(), NodeId(0), &[Verb::Read { at: COUNTER, words: 1 }]);
@@ -148,7 +152,7 @@ fn a_killed_holders_slot_is_free_at_once() {
     let first = pool.attach().expect("a free slot");
     assert_eq!(first.session().client, 0);
     let mut child = Running::start("hold", pool.path());
-    assert_eq!(child.hear(), "1");
+    assert_eq!(child.receive(), "1");
     assert_eq!(pool.live_clients(), [0, 1]);
     assert_eq!(pool.client_process(1), Some(child.process.id()));
     assert_eq!(pool.attach().expect("a free slot").session().client, 2, "slot 1 is held");
@@ -188,11 +192,11 @@ fn the_clock_is_the_same_in_all_processes() {
     let (_dir, pool) = pool();
     let clock = pool.clock();
     let mut child = Running::start("clock", pool.path());
-    assert_eq!(child.hear(), "ready");
+    assert_eq!(child.receive(), "ready");
     for _ in 0..20 {
         let before = clock.now();
         nudge(&mut child);
-        let there: u64 = child.hear().parse().expect("a time");
+        let there: u64 = child.receive().parse().expect("a time");
         let after = clock.now();
         assert!((before..=after).contains(&there), "{before} {there} {after}");
     }
@@ -233,16 +237,16 @@ fn the_epoch_waits_for_operations_of_the_living() {
     let domain = mine.domain();
     assert_eq!((domain.try_advance(), domain.try_advance()), (2, 3), "nobody does anything");
     let mut child = Running::start("operate", pool.path());
-    assert_eq!(child.hear(), "3");
+    assert_eq!(child.receive(), "3");
     for _ in 0..10 {
         assert_eq!(domain.try_advance(), 4);
     }
     nudge(&mut child);
-    assert_eq!(child.hear(), "left");
+    assert_eq!(child.receive(), "left");
     assert_eq!((domain.try_advance(), domain.try_advance()), (5, 6));
 
     let mut other = Running::start("operate", pool.path());
-    assert_eq!(other.hear(), "6");
+    assert_eq!(other.receive(), "6");
     assert_eq!((domain.try_advance(), domain.try_advance()), (7, 7));
     other.process.kill().expect("SIGKILL");
     other.process.wait().expect("the child");
@@ -270,7 +274,7 @@ fn a_stopped_client_is_shown_and_can_be_ended() {
     let mine = pool.attach().expect("a free slot");
     let domain = mine.domain();
     let mut child = Running::start("operate", pool.path());
-    assert_eq!(child.hear(), "1");
+    assert_eq!(child.receive(), "1");
     stop(&child);
     assert_eq!(
         (domain.try_advance(), domain.try_advance(), domain.try_advance()),
@@ -367,7 +371,7 @@ fn a_frozen_client_is_shown_with_what_thaws_it() {
         let mine = pool.attach().expect("a free slot");
         let domain = mine.domain();
         let mut child = Running::start("operate", pool.path());
-        child.hear();
+        child.receive();
         let process = child.process.id();
         if group.freeze(process).is_ok() {
             tried += 1;
@@ -450,8 +454,8 @@ fn a_client_that_is_stopped_for_long_enough_in_an_operation_is_ended_and_no_othe
     let domain = mine.domain();
     let [mut operates, mut holds] =
         ["operate", "hold"].map(|role| Running::start(role, pool.path()));
-    operates.hear();
-    holds.hear();
+    operates.receive();
+    holds.receive();
     let (process, idle) = (operates.process.id(), holds.process.id());
     let mut watch = HaltWatch::default();
     // It waits for its input in the middle of an operation.
@@ -511,7 +515,7 @@ fn a_client_that_is_stopped_in_part_is_named_and_left_alone() {
     let mine = pool.attach().expect("a free slot");
     let domain = mine.domain();
     let mut child = Running::start("operate beside a thread", pool.path());
-    child.hear();
+    child.receive();
     let process = child.process.id();
     assert_eq!(pool.clients_left_alone(u64::MAX), [], "it goes on");
     let threads = fs::read_dir(format!("/proc/{process}/task")).expect("its threads");
@@ -536,7 +540,7 @@ fn a_client_that_is_stopped_in_part_is_named_and_left_alone() {
     let laggard = domain.laggard(0).expect("it holds the epoch up");
     assert_eq!((laggard.slot, laggard.state), (1, LaggardState::StoppedInPart));
     assert_eq!(pool.evict(1).expect("its slot names it"), [process]);
-    // Its process is waited for once its tracer has been told that the thread ended.
+    // Its process is waited for once its tracer has learned that the thread ended.
     let mut status = 0;
     // SAFETY: the status can be written.
     while unsafe { libc::waitpid(other, &mut status, libc::__WALL) } == other
@@ -558,7 +562,7 @@ fn clients_that_may_end_one_that_is_stopped_and_holds_the_epoch_up() {
     let [mine, other] = [&may, &pool].map(|pool| pool.attach().expect("a free slot"));
     let (domain, other) = (mine.domain(), other.domain());
     let mut child = Running::start("operate", pool.path());
-    child.hear();
+    child.receive();
     let wait = |domain: &swarm_shm::ShmEpochs| {
         for _ in 0..40 {
             assert!(domain.try_advance() <= 2, "it is pinned");
@@ -593,9 +597,9 @@ fn a_client_that_is_not_there_or_is_oneself_is_not_ended() {
     until(|| pool.live_clients().is_empty());
     assert!(matches!(pool.evict(0), Err(Error::NoClient { .. })));
     assert_eq!(pool.clients(), [], "a client that left is not there");
-    // A dead owner's process id may be another process's by now: this one's, say.
+    // A dead owner's process id may be another process's by now, such as this one's.
     let mut child = Running::start("hold", pool.path());
-    assert_eq!(child.hear(), "0");
+    assert_eq!(child.receive(), "0");
     child.process.kill().expect("SIGKILL");
     child.process.wait().expect("the child");
     assert!(matches!(pool.evict(0), Err(Error::NoClient { .. })));
@@ -623,7 +627,7 @@ fn start_inside(role: &str, pool: &Pool, flags: &[&str]) -> Option<Running> {
 fn a_client_in_a_container_is_found_from_outside() {
     let (_dir, pool) = pool();
     let Some(mut inside) = start_inside("operate", &pool, &["--mount-proc"]) else { return };
-    assert_eq!(inside.hear(), "1");
+    assert_eq!(inside.receive(), "1");
     assert_eq!(pool.client_process(0), Some(1), "so it calls itself");
     let it = pool.clients()[0];
     assert!((!it.elsewhere && it.process > 1) && it.condition == ClientState::Alive, "{it:?}");
@@ -650,7 +654,7 @@ fn a_client_outside_of_a_container_is_not_ended_from_within() {
     for flags in [&["--mount-proc"][..], &[]] {
         let Some(mut inside) = start_inside("evict", &pool, flags) else { return };
         inside.process.stdin.as_mut().expect("its input").write_all(&[0]).expect("it listens");
-        let report = inside.hear();
+        let report = inside.receive();
         assert!(report.contains("of pid namespace") && report.contains("on the host"), "{report}");
         inside.process.wait().expect("the child");
     }
@@ -658,16 +662,16 @@ fn a_client_outside_of_a_container_is_not_ended_from_within() {
 }
 
 /// From within, one that is stopped and one that goes on look alike, unless the host's `/proc` is
-/// visible there. Nothing else is said of them.
+/// visible there. Nothing else is reported of them.
 #[test]
 fn a_stopped_client_outside_of_a_container_is_named_within_as_far_as_it_is_seen() {
     let (_dir, pool) = pool();
     let mut child = Running::start("operate", pool.path());
-    child.hear();
+    child.receive();
     let look = |flags: &[&str]| {
         let mut inside = start_inside("look", &pool, flags)?;
         nudge(&mut inside);
-        let report = inside.hear();
+        let report = inside.receive();
         inside.process.wait().expect("the child");
         Some(report)
     };

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
-use common::{Running, directory, names, pool, post, role, say, small};
+use common::{Running, directory, names, pool, post, report, role, small};
 use rustix::process::{Pid, Signal, kill_process};
 use swarm_core::fabric::{EpochDomain, Lost, Verb};
 use swarm_core::node::{Address, NodeId};
@@ -161,7 +161,7 @@ fn a_control_file_that_is_lost_or_damaged_is_made_anew() {
     }
 }
 
-/// One of before the last clients gives out incarnations again; its event counts tell.
+/// One of before the last clients gives out incarnations again; its event counts show it.
 #[test]
 fn an_older_control_file_is_replaced() {
     let (dir, path, _) = worn();
@@ -243,7 +243,7 @@ fn each_nodes_header_is_damaged_in_turn() {
     }
 }
 
-/// The end of the incarnations is told by a majority.
+/// The end of the incarnations is known by a majority.
 #[test]
 fn a_damaged_end_of_incarnations_is_ignored() {
     let (_dir, path, last) = worn();
@@ -298,8 +298,8 @@ fn an_older_copy_of_a_node_is_left_out_by_name() {
     assert!(error.to_string().contains("is an older copy of the file of node 0"), "{error}");
 }
 
-/// A whole control file that says that most files are older copies is right, unless it is not to be
-/// heard.
+/// A whole control file that says that most files are older copies is right, unless it is to be
+/// ignored.
 #[test]
 fn a_whole_control_file_decides_about_older_copies() {
     let (dir, path, _) = worn();
@@ -400,7 +400,7 @@ fn clients_of_a_lost_control_file_are_named_and_waited_for() {
     for lose in lost {
         let (_dir, path, last) = worn();
         let mut client = Running::start("attach", &path);
-        client.hear();
+        client.receive();
         let process = client.process.id();
         lose(&path.join("control"));
         let refused = |force| Pool::repair(&path, force).expect_err("a client is there");
@@ -425,7 +425,7 @@ fn stop(client: &Running) {
 fn clients_are_known_by_the_files_that_they_have_mapped() {
     let (dir, path, last) = worn();
     let mut client = Running::start("attach", &path);
-    client.hear();
+    client.receive();
     stop(&client);
     let other = dir.path().join("other");
     fs::create_dir(&other).expect("a directory");
@@ -455,9 +455,9 @@ fn processes_that_have_the_pool_open_are_waited_for() {
     is_whole(&path, last);
 }
 
-/// A reader holds up nobody, and is told, whatever became of its control file.
+/// A reader holds up nobody, and learns of the repair, whatever became of its control file.
 #[test]
-fn a_reader_is_told_of_a_repair() {
+fn a_reader_learns_of_a_repair() {
     let (_dir, path, last) = worn();
     let reader = Pool::open(&path, OpenOptions { read_only: true, ..strict() }).expect("a pool");
     // A removed file would show by itself.
@@ -527,7 +527,7 @@ fn repairs_that_are_killed_leave_a_pool_that_opens_or_is_repaired() {
     let (_dir, path, mut last) = worn();
     for round in 0..30 {
         let mut child = Running::start("repair", &path);
-        assert_eq!(child.hear(), "ready");
+        assert_eq!(child.receive(), "ready");
         sleep(Duration::from_micros(round * 1511 % 20_000));
         child.process.kill().expect("SIGKILL");
         child.process.wait().expect("the child");
@@ -604,13 +604,13 @@ fn child() {
         let pool = Pool::open(&path, strict()).expect("a pool");
         let client = pool.attach().expect("a slot");
         let domain = client.domain();
-        say("attached");
+        report("attached");
         loop {
             domain.look();
             sleep(Duration::from_millis(10));
         }
     }
-    say("ready");
+    report("ready");
     loop {
         fs::remove_file(path.join("control")).expect("a file");
         drop(Pool::repair(&path, false).expect("a majority of the nodes is there"));

@@ -98,7 +98,7 @@ impl Pool {
         let sent = watch.end(self.control(), least).into_iter();
         let waited = |it: Ended| {
             let until_ended = |()| until_ended(self.control(), it.slot, &it.processes);
-            (it.told, it.sent.and_then(until_ended))
+            (it.client, it.sent.and_then(until_ended))
         };
         sent.map(waited).collect()
     }

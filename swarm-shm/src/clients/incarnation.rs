@@ -50,9 +50,9 @@ fn record(pool: &Pool, own: u64) -> Result<(), Error> {
 fn record_at(pool: &Pool, members: &Members, own: u64) -> Result<(), Error> {
     let control = pool.control();
     let is_recorded = || {
-        let say = members.mappings().filter(|(_, mapping)| says(mapping, own));
-        // H9: `says` has a fence, behind the load of the end.
-        let count = say.filter(|(node, _)| members.is_as_configured(control, *node)).count();
+        let recorded = members.mappings().filter(|(_, mapping)| has_recorded(mapping, own));
+        // H9: `has_recorded` has a fence, behind the load of the end.
+        let count = recorded.filter(|(node, _)| members.is_as_configured(control, *node)).count();
         2 * count > pool.geometry().nodes
     };
     if is_recorded() {
@@ -68,7 +68,7 @@ fn record_at(pool: &Pool, members: &Members, own: u64) -> Result<(), Error> {
 }
 
 /// Returns whether a node's header says that this incarnation may have been given out.
-fn says(mapping: &Arc<Mapping>, own: u64) -> bool {
+fn has_recorded(mapping: &Arc<Mapping>, own: u64) -> bool {
     let end = incarnations_end(mapping.words()[INCARNATIONS].load(Ordering::Relaxed));
     // S11: what is in the place of lost memory is in no file.
     fence(Ordering::SeqCst);
@@ -88,7 +88,7 @@ mod tests {
     use crate::pool::OpenOptions;
 
     /// A client that stood still while a node was replaced records its incarnation at the former file: that node and
-    /// another one that was away know nothing of it, and are a majority of which a repair may hear.
+    /// another one that was away know nothing of it, and are a majority by which a repair may go.
     #[test]
     fn what_is_recorded_at_a_former_life_does_not_count() {
         let dir = tempfile::tempdir().expect("a directory");

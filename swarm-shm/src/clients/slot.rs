@@ -50,16 +50,16 @@ impl Pool {
         ClientSlot::new(self)
     }
 
-    /// Returns whether the client that attached to a slot as `session` has ended. It says so once the
-    /// kernel has released the slot's lock, or another client has the slot, and stays so. What cannot be
-    /// found out counts as no end. One system call at most.
+    /// Returns whether the client that attached to a slot as `session` has ended: the kernel has released
+    /// the slot's lock, or another client has the slot. Once true, this stays true. What cannot be found
+    /// out counts as no end. One system call at most.
     pub fn is_gone(&self, slot: usize, session: Incarnation) -> bool {
         let control = self.control();
         if slot >= self.geometry().max_clients {
             return false;
         }
-        // O1: acquire: pairs with the release in `take`. A client says its session before it does
-        // anything, and only the next owner of its slot says another one.
+        // O1: acquire: pairs with the release in `take`. A client stores its session before it does
+        // anything, and only the next owner of its slot stores another one.
         let last = control.session(slot).load(Ordering::Acquire);
         // S11: what is in the place of a lost control file says nothing.
         fence(Ordering::SeqCst);
@@ -113,7 +113,7 @@ impl ClientSlot {
         pool.check_events()?;
         let session = Session { client, incarnation: next_incarnation(pool)? };
         control.slot(client).store(ProcessId::own().encode(), Ordering::Relaxed);
-        // O1: while the lock is held, and before any other client hears of this session. Release: pairs
+        // O1: while the lock is held, and before any other client learns of this session. Release: pairs
         // with the acquire in `is_gone`.
         control.session(client).store(session.incarnation.0, Ordering::Release);
         // Operations of a dead owner are over.

@@ -37,14 +37,14 @@ pub(crate) fn own_life(node: &Mapping) -> (u32, NodeState) {
     decode_life(node.words()[LIFE].load(Ordering::Relaxed))
 }
 
-/// Returns the life of `node` as another node's header, or its own, says it.
-pub(crate) fn life_said(by: &Mapping, node: NodeId) -> u32 {
+/// Returns the life of `node` as another node's header, or its own, has it.
+pub(crate) fn recorded_life(by: &Mapping, node: NodeId) -> u32 {
     let word = by.words()[LIVES + node.index() / 2].load(Ordering::Relaxed);
     (word >> (node.index() % 2 * 32)) as u32
 }
 
 /// Stores the life of each node in a node's header. The caller holds the lock of the only writer.
-pub(crate) fn say_lives(to: &Mapping, lives: &Lives) {
+pub(crate) fn store_lives(to: &Mapping, lives: &Lives) {
     for (word, pair) in to.words()[LIVES..].iter().zip(lives.chunks(2)) {
         let high = pair.get(1).copied().unwrap_or(0);
         word.store(u64::from(high) << 32 | u64::from(pair[0]), Ordering::Release);

@@ -93,7 +93,7 @@ pub(crate) const STANDSTILL: usize = 1283;
 /// S11: the pages that replace a control file whose memory is gone. A client with an operation in
 /// progress goes on with it, and reuses no memory: the epoch no longer advances, and the first
 /// epoch is the earliest. A client that begins an operation finds a generation that never existed,
-/// and is told why (S8).
+/// and gets an error that says why (S8).
 const LOST: Marks = [(EPOCH + GENERATION, 1 << 63), (STANDSTILL, u64::MAX)];
 const EPOCH_TABLE: usize = 1536;
 /// Each client's words of the epoch table are in a cache line of their own: it stores there often.
@@ -302,7 +302,7 @@ impl Control {
         ((word >> 32) as u32, word as u32)
     }
 
-    /// Says how far it is.
+    /// Stores how far it is.
     pub(crate) fn set_filled(&self, node: NodeId, (done, all): (u32, u32)) {
         let word = u64::from(done) << 32 | u64::from(all);
         self.mapping.words()[FILLED + node.index()].store(word, Ordering::Relaxed);
@@ -313,7 +313,7 @@ impl Control {
         &self.mapping.words()[SLOTS + slot]
     }
 
-    /// Returns the word with the session of a client slot's last owner; 0 if none has said it.
+    /// Returns the word with the session of a client slot's last owner; 0 if none has stored it.
     pub(crate) fn session(&self, slot: usize) -> &Word {
         let slots = self.header.geometry.max_clients;
         assert!(slot < slots, "there is no client slot {slot}");

@@ -264,8 +264,9 @@ mod tests {
                 1 => assert!(matches!(error, Error::Version { .. }), "{bit}: {error}"),
                 FEATURES => {
                     let unknown = 1 << (bit % 64);
-                    let told = matches!(error, Error::Features { unknown: u, .. } if u == unknown);
-                    assert!(told, "{bit}: {error}");
+                    let is_reported =
+                        matches!(error, Error::Features { unknown: u, .. } if u == unknown);
+                    assert!(is_reported, "{bit}: {error}");
                 }
                 _ => assert!(matches!(error, Error::Damaged { .. }), "{bit}: {error}"),
             }

@@ -44,7 +44,7 @@ pub(crate) fn open(path: &Path, access: Access) -> Result<Option<File>, Error> {
 /// exclusive one.
 pub(crate) const PRESENCE: Range<u64> = 0..8;
 
-/// Says that this opening of a node's file is in use, for as long as it lives, also in children that
+/// Marks this opening of a node's file as in use, for as long as it lives, also in children that
 /// this process forks: they may go on with its mappings (S17). `false` while a repair is at work.
 pub(crate) fn enter(file: &File, path: &Path) -> Result<bool, Error> {
     range_lock::share_within(file, PRESENCE, range_lock::PATIENCE)

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_refuses_is_told() {
+    fn what_the_kernel_refuses_is_reported() {
         assert!(done(0).is_ok());
         // A system call that no kernel has.
         // SAFETY: it does nothing.

@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mount_tells_whether_it_has_huge_pages_by_itself() {
+    fn a_mount_shows_whether_it_has_huge_pages_by_itself() {
         let lines = "25 24 0:23 / /dev/shm rw,relatime - tmpfs tmpfs rw,size=24683656k\n\
              31 30 0:32 / /mnt/with\\040space rw,nosuid shared:7 master:2 - tmpfs x rw,size=200k,huge=always,inode64\n\
              32 30 0:33 / /a rw - tmpfs x rw,huge=within_size\n\
@@ -198,7 +198,7 @@ mod tests {
              \n38 30\n";
         let small = |minor| has_small_pages(lines, makedev(0, minor));
         assert_eq!([23, 32, 33, 34, 35].map(small), [true, false, false, true, true]);
-        assert!(small(36), "names of mounts say nothing");
+        assert!(small(36), "names of mounts show nothing");
         assert!(!small(37), "what is not known may be huge");
         assert!(!small(38) && !small(2) && !small(3), "nor what is not listed");
         assert!(!has_small_pages("", makedev(0, 23)), "nor where nothing is");

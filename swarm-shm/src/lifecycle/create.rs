@@ -48,8 +48,8 @@ pub struct CreateOptions {
     /// For tests: [bits of a pointer](Geometry::with_pointer_bits), if not as many as it needs.
     pub pointer_bits: Option<u32>,
     /// Where the nodes' memory lies, if not in the pool's directory: for each node the path of a
-    /// file to create (on another file system, say) or of an existing DAX device. The pool's
-    /// directory then holds links.
+    /// file to create (on another file system, for example) or of an existing DAX device. The
+    /// pool's directory then holds links.
     pub node_paths: Option<Vec<PathBuf>>,
     /// How large the memory's pages are, for all processes that open the pool. Huge pages are
     /// quicker to get at creation than later.

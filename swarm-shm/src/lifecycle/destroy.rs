@@ -6,7 +6,7 @@
 //! The control file is removed last. It says what the other files are, so after an interrupted
 //! destruction the next one still knows what to remove. Were it first, the rest would be a
 //! directory of large files that no command recognizes. But a control file beside too few nodes
-//! looks like a pool that lost them, and the error would tell its owner to restore them. So it is
+//! looks like a pool that lost them, and the error would ask its owner to restore them. So it is
 //! marked before the first node is removed: from then on the pool reports that it is half
 //! destroyed.
 //!

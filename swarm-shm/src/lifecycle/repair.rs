@@ -23,9 +23,9 @@
 //! 1. The new file is written beside the old one, and synced. It has a name that no other command
 //!    looks at, and the next repair begins it anew.
 //! 2. Each node's event count is raised by two, above whatever the lost control file may say, so
-//!    that a process that still reads by that one is told that the files are another's (S10). The next
-//!    repair finds a count that is larger than others say, which is no fault.
-//! 3. Each node is told the others' counts, which their headers have by now. The headers are
+//!    that a process that still reads by that one gets the error that the files are another's
+//!    (S10). The next repair finds a count that is larger than others say, which is no fault.
+//! 3. Each node receives the others' counts, which their headers have by now. The headers are
 //!    synced: a control file that is on the disk says nothing that they do not.
 //! 4. The new file takes the place of the one that was judged, and of no other: the pool opens.
 
@@ -44,7 +44,7 @@ use crate::clients::list::live_clients;
 use crate::error::Error;
 use crate::events;
 use crate::files::backing::Backing;
-use crate::files::configuration::{Lives, NodeState, life_said, own_life};
+use crate::files::configuration::{Lives, NodeState, own_life, recorded_life};
 use crate::files::control::{self, CONTROL, Control, REPAIRED, open_file};
 use crate::files::header::{
     CONFIGURATION, EVENTS, FileRole, Header, INCARNATIONS, OTHERS_EVENTS, incarnations,
@@ -81,7 +81,7 @@ impl Pool {
     /// Makes the control file of the pool in `dir` anew if it is missing, cut short, damaged or an
     /// older copy, from the headers of a majority of the nodes. Keys and values are not touched.
     /// Does nothing if the control file is whole; with `force` it is made anew all the same, and
-    /// what it says is not heard. A repair that is interrupted at any point is taken up by the next
+    /// what it says is ignored. A repair that is interrupted at any point is taken up by the next
     /// one.
     ///
     /// # Errors
@@ -145,7 +145,7 @@ fn make_anew(dir: &Path, former: Option<&File>, force: bool) -> Result<bool, Err
     if !is_as_judged(former, &to) {
         return Ok(false);
     }
-    let nodes = CurrentNodes::among(dir, &alone, &Heard::of(former, &to, force))?;
+    let nodes = CurrentNodes::among(dir, &alone, &FormerControl::of(former, &to, force))?;
     let path = dir.join(REPAIRED);
     let made = write(&path, &nodes).and_then(|()| {
         nodes.raise_events()?;
@@ -159,16 +159,16 @@ fn make_anew(dir: &Path, former: Option<&File>, force: bool) -> Result<bool, Err
 }
 
 /// What the control file that is replaced says.
-struct Heard {
+struct FormerControl {
     /// Its header, if that is whole.
     header: Option<Header>,
-    /// The least event count of each node's current file, by it; 0 if it is not heard.
+    /// The least event count of each node's current file, by it; 0 if it is ignored.
     events: [u64; MAX_NODES],
     /// The life of each node, by it.
     lives: Lives,
 }
 
-impl Heard {
+impl FormerControl {
     fn of(former: Option<&File>, path: &Path, force: bool) -> Self {
         let header = former.and_then(|file| {
             let words = Backing::Regular.header(file, path)?;
@@ -273,7 +273,7 @@ struct CurrentNodes<'a> {
 
 impl<'a> CurrentNodes<'a> {
     /// Finds the pool that most files belong to, and which of its nodes are current.
-    fn among(dir: &'a Path, alone: &'a Alone<'_>, former: &Heard) -> Result<Self, Error> {
+    fn among(dir: &'a Path, alone: &'a Alone<'_>, former: &FormerControl) -> Result<Self, Error> {
         let header = agreed(dir, &alone.nodes)?;
         let (mut nodes, mut whys) = (Vec::new(), Vec::new());
         for id in NodeSet::all(header.geometry.nodes) {
@@ -290,17 +290,18 @@ impl<'a> CurrentNodes<'a> {
             let (found, expected) = (other.pool_id, header.pool_id);
             return Err(Error::OtherControl { file: dir.join(CONTROL), found, expected });
         }
-        // All files are heard, the older ones too: what they say of others was true before.
+        // All files count, the older ones too: what they say of others was true before.
         let word =
             |node: &CurrentNode<'_>, at: usize| node.mapping.words()[at].load(Ordering::Acquire);
         let known: [u64; MAX_NODES] = std::array::from_fn(|other| {
             let reports = nodes.iter().map(|node| word(node, OTHERS_EVENTS + other));
             reports.fold(former.events[other], u64::max)
         });
-        // H3: a majority says them.
+        // H3: a majority has them.
         let number = nodes.iter().map(|node| word(node, CONFIGURATION)).max().unwrap_or(0);
         let lives = std::array::from_fn(|other| {
-            let reports = nodes.iter().map(|node| life_said(&node.mapping, NodeId(other as u8)));
+            let reports =
+                nodes.iter().map(|node| recorded_life(&node.mapping, NodeId(other as u8)));
             reports.fold(former.lives[other], u32::max)
         });
         let ends: Vec<Option<u64>> =
@@ -350,7 +351,7 @@ impl<'a> CurrentNodes<'a> {
         words
     }
 
-    /// Raises the nodes' event counts, and then tells each node those of the others.
+    /// Raises the nodes' event counts, and then stores those of the others at each node.
     fn raise_events(&self) -> Result<(), Error> {
         let raised = |node: &CurrentNode<'_>| node.count.saturating_add(RAISE);
         for node in &self.nodes {
@@ -475,7 +476,8 @@ fn put_in_place(dir: &Path, from: &Path, former: Option<&File>) -> Result<bool, 
         (Ok(()), Some(former)) if is_at(former, from) => {
             fs::remove_file(from).map_err(|error| Error::io(from, "remove", error))?;
         }
-        // A process that opens the other pool before it is back is told that files are another pool's.
+        // A process that opens the other pool before it is back gets the error that files are
+        // another pool's.
         (Ok(()), Some(_)) => {
             fs::rename(from, &to).map_err(refused)?;
             return Ok(false);

@@ -7,7 +7,7 @@
 //! alone.
 //!
 //! **Invariant (H4):** one process at a time changes the configuration: it holds a lock on bytes of
-//! the control file. It says each change in the headers of a majority of the nodes first, and then
+//! the control file. It stores each change in the headers of a majority of nodes first, and then
 //! in the control file, by which everybody goes. The new file is in the node's place, says that it
 //! votes, and knows what the others' headers do, before the control file says that it votes.
 //!
@@ -44,7 +44,7 @@ use swarm_core::node::{Configuration, NodeId, NodeSet};
 use crate::error::Error;
 use crate::fabric::shm_fabric::ShmFabric;
 use crate::files::backing::Backing;
-use crate::files::configuration::{NodeState, decode_life, life_word, say_lives};
+use crate::files::configuration::{NodeState, decode_life, life_word, store_lives};
 use crate::files::control::Control;
 use crate::files::header::{
     CONFIGURATION, EVENTS, FileRole, HEADER_WORDS, Header, INCARNATIONS, LIFE, OTHERS_EVENTS,
@@ -175,7 +175,7 @@ impl Replacement {
         ShmFabric::of_one(self.pool.geometry().nodes, self.node, &self.new.mapping)
     }
 
-    /// Says how far the filling is, for a process that looks at the pool.
+    /// Stores how far the filling is, for a process that looks at the pool.
     pub fn note_filled(&self, done: u64, all: u64) {
         let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         self.pool.control().set_filled(self.node, (small(done), small(all)));
@@ -223,15 +223,15 @@ struct Change<'r> {
 type Step = fn(&Change<'_>) -> Result<(), Error>;
 
 /// The steps by which a node is gone.
-const GONE: [Step; 2] = [|change| change.tell_others(), |change| change.tell_control()];
+const GONE: [Step; 2] = [|change| change.store_at_others(), |change| change.store_in_control()];
 
 /// The steps by which the new node votes.
 const VOTES: [Step; 5] = [
     |change| change.describe(),
     |change| change.put_in_place(),
-    |change| change.say_that_it_votes(),
-    |change| change.tell_others(),
-    |change| change.tell_control(),
+    |change| change.mark_as_voting(),
+    |change| change.store_at_others(),
+    |change| change.store_in_control(),
 ];
 
 impl Change<'_> {
@@ -265,7 +265,7 @@ impl Change<'_> {
         words[OTHERS_EVENTS + node.index()].store(count, Ordering::Relaxed);
         words[EVENTS].store(count, Ordering::Relaxed);
         words[CONFIGURATION].store(self.next.number(), Ordering::Relaxed);
-        say_lives(mapping, self.next.lives());
+        store_lives(mapping, self.next.lives());
         let path = place.target.as_ref().unwrap_or(&place.name);
         mapping.check(file, path)?;
         file.sync_all().map_err(|error| Error::io(path, "sync", error))
@@ -280,15 +280,15 @@ impl Change<'_> {
     }
 
     /// H3: in its own header before any other says so.
-    fn say_that_it_votes(&self) -> Result<(), Error> {
+    fn mark_as_voting(&self) -> Result<(), Error> {
         let Replacement { node, new: NewFile { mapping, .. }, pool, .. } = self.replacement;
         let word = life_word(self.next.life(*node), NodeState::Votes);
         mapping.words()[LIFE].store(word, Ordering::Release);
         sync(pool, *node, mapping)
     }
 
-    /// Says the configuration in the headers of a majority.
-    fn tell_others(&self) -> Result<(), Error> {
+    /// Stores the configuration in the headers of a majority.
+    fn store_at_others(&self) -> Result<(), Error> {
         let Replacement { node, pool, .. } = self.replacement;
         check_majority(pool, *node, self.others().count())?;
         let count = pool.control().events(*node).load(Ordering::Acquire) >> 1;
@@ -296,17 +296,17 @@ impl Change<'_> {
             let words = other.words();
             // A former file that is put back is an older copy to a process that reads no lives, too.
             words[OTHERS_EVENTS + node.index()].fetch_max(count, Ordering::Release);
-            say_lives(other, self.next.lives());
+            store_lives(other, self.next.lives());
             words[CONFIGURATION].store(self.next.number(), Ordering::Release);
         }
         // H3: on a disk, too, before the control file says so: else a power failure may leave headers
         // that lag behind it, and a repair that goes by headers alone takes the former file.
         self.others().try_for_each(|(id, other)| sync(pool, id, other))?;
-        // H3: a majority says it, and none of them is lost.
+        // H3: a majority has it, and none of them is lost.
         check_majority(pool, *node, self.others().count())
     }
 
-    fn tell_control(&self) -> Result<(), Error> {
+    fn store_in_control(&self) -> Result<(), Error> {
         let Replacement { node, pool, .. } = self.replacement;
         let control = pool.control();
         control.check_alive()?;
@@ -519,7 +519,7 @@ mod tests {
     }
 
     /// A former file that is put back is refused by its name, whether or not there is a control file
-    /// that has heard of another one.
+    /// that knows of another one.
     #[test]
     fn a_former_file_votes_no_more() {
         let (dir, path) = worn();
@@ -656,7 +656,7 @@ mod tests {
         assert_eq!(configuration(&replacement.pool), ([0; 3], 0));
         drop(held);
         assert!(replacement.decide(&next).expect("decided"));
-        assert!(!replacement.decide(&next).expect("heard"), "it was decided before");
+        assert!(!replacement.decide(&next).expect("answered"), "it was decided before");
     }
 
     /// A client that worked meanwhile took the new file's count for that of another pool, and its
@@ -676,7 +676,7 @@ mod tests {
         let life = gone(&replacement);
         // Whatever it knows: nothing is wrong with the pool.
         assert_eq!((pool.lost(), pool.raise_events()), (None, None));
-        assert!(write(2), "it has not heard of it");
+        assert!(write(2), "it does not know of it");
         fabric.reconfigure();
         assert!(!write(3), "the node is gone");
         assert_eq!((pool.lost(), pool.raise_events()), (None, None));
@@ -696,7 +696,7 @@ mod tests {
     fn what_the_lost_nodes_majority_recorded_is_at_the_new_nodes() {
         let (dir, path) = pool_of(3);
         let [first, away] = ["first", "away"].map(|name| dir.path().join(name));
-        // Nobody but nodes 0 and 1 hears of any client.
+        // Only nodes 0 and 1 learn of any client.
         fs::rename(node::path(&path, NodeId(2)), &away).expect("away");
         let last = used(&path, degraded());
         fs::copy(node::path(&path, NodeId(0)), &first).expect("copied");

@@ -19,8 +19,8 @@ pub struct Frozen {
     /// The files that freeze it, the process's own group first, and what to write to each of them
     /// to thaw it. Empty if they cannot be seen from here.
     pub thaw: Vec<(PathBuf, &'static str)>,
-    /// For how long the process's group has been frozen in total, if the kernel says (Linux 6.18,
-    /// version 2): it was frozen at most that long ago.
+    /// For how long the process's group has been frozen in total, if the kernel reports it (Linux
+    /// 6.18, version 2): it was frozen at most that long ago.
     pub at_most: Option<Duration>,
 }
 
@@ -85,7 +85,7 @@ mod tests {
             Some(Frozen { thaw: files.collect(), at_most: None })
         };
         let freeze = |group| write(mount, group, &[("cgroup.freeze", "1\n")]);
-        // Groups of other processes say nothing.
+        // Groups of other processes show nothing.
         write(mount, "slice/other", &[("cgroup.freeze", "1\n"), ("cgroup.events", "frozen 1\n")]);
         assert_eq!(frozen_of(mount, OWN), None);
         freeze("slice");

@@ -1,13 +1,13 @@
 //! Whether a process does not go on by itself, and whether it has run between two looks.
 //!
 //! A process that is slow, waits, or lacks a processor looks the same in the pool as one that is
-//! stopped: its operation does not end. Only the kernel can tell.
+//! stopped: its operation does not end. Only the kernel can distinguish them.
 //!
 //! **Invariant:** of a process of which two looks return the same threads and counts, no thread has
 //! executed anything between them. A thread that runs gives its processor up before it is stopped
 //! or frozen again, and the kernel counts that. (It counts a moment after it shows the thread as
-//! stopped: a look within that moment is answered by the next one.) Where the kernel does not say,
-//! the process counts as one that runs.
+//! stopped: a look within that moment is answered by the next one.) Where the kernel does not
+//! report it, the process counts as one that runs.
 
 use crate::processes::freezer;
 use crate::processes::process::{self, Thread};
@@ -19,7 +19,7 @@ pub(crate) type Halted = Vec<(u32, u64)>;
 /// Returns the threads of a process if none of them goes on by itself: each was stopped or frozen,
 /// or has exited. `None` if one may go on, or if that cannot be known.
 pub(crate) fn halted(process: u32) -> Option<Halted> {
-    // Most clients go on: of these, the first thread tells.
+    // Most clients go on: of these, the first thread shows it.
     let first = process::state(process)?;
     if !matches!(first, 'T' | 't' | 'Z' | 'X') && freezer::frozen(process).is_none() {
         return None;

@@ -1,8 +1,8 @@
 //! Which clients in the middle of an operation look stopped, or cannot be seen, and are ended only
 //! by their slot's number.
 //!
-//! **Invariant:** what is said of a client is what the kernel shows of its process from here. Of a
-//! process that cannot be seen, nothing is known but that its lock is held and its mark is set.
+//! **Invariant:** what is reported of a client is what the kernel shows of its process from here. Of
+//! a process that cannot be seen, nothing is known but that its lock is held and its mark is set.
 
 use crate::files::control::Control;
 use crate::files::range_lock;

@@ -134,8 +134,8 @@ pub(crate) struct Thread {
     pub(crate) switches: u64,
 }
 
-/// Returns the threads of a process. `None` if the kernel does not say, or if one of them ends
-/// meanwhile.
+/// Returns the threads of a process. `None` if the kernel does not report them, or if one of them
+/// ends meanwhile.
 pub(crate) fn threads(process: u32) -> Option<Vec<Thread>> {
     let tasks = Path::new("/proc").join(process.to_string()).join("task");
     let thread = |entry: io::Result<fs::DirEntry>| {

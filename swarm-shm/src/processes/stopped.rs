@@ -60,7 +60,7 @@ impl EvictStopped {
     /// a line for each of them to standard error.
     #[must_use]
     pub fn after(least: Duration) -> Self {
-        Self { least, tell: say }
+        Self { least, tell: print }
     }
 
     /// Calls `tell` instead.
@@ -70,7 +70,7 @@ impl EvictStopped {
     }
 }
 
-fn say(client: &StoppedClient) {
+fn print(client: &StoppedClient) {
     let StoppedClient { slot, ref processes, halted, since, .. } = *client;
     eprintln!(
         "swarm: sent SIGKILL to client {slot}, processes {processes:?}: memory is short, and it was stopped for \
@@ -98,7 +98,7 @@ impl Evictor {
     }
 
     /// Looks at clients whose operations began before `epoch`, if nobody has for a while, and ends
-    /// those that may be. Their locks tell when they have ended.
+    /// those that may be. Their locks show when they have ended.
     pub(crate) fn look(&self, control: &Control, epoch: u64) {
         // If another client of this process looks, that will do.
         let Ok(mut state) = self.state.try_lock() else { return };
@@ -109,7 +109,7 @@ impl Evictor {
         for ended in state.watch.end(control, self.options.least) {
             // A client that may not be ended is named by the error of the write that is refused.
             if ended.sent.is_ok() {
-                (self.options.tell)(&ended.told);
+                (self.options.tell)(&ended.client);
             }
         }
         state.last = Some(Instant::now());
@@ -119,8 +119,8 @@ impl Evictor {
 /// What several looks at the clients of one pool have shown, for
 /// [`Pool::halted_clients`](crate::Pool::halted_clients).
 ///
-/// The kernel does not say since when a process has been stopped, so it takes several looks. Time
-/// in which the process that looks does not run, or this host is suspended, does no harm: what
+/// The kernel does not report since when a process has been stopped, so it takes several looks.
+/// Time in which the process that looks does not run, or this host is suspended, does no harm: what
 /// counts is that the client has not run between two looks. Never seen are clients whose process is
 /// in another pid namespace, may not be examined, or is the one that looks.
 #[derive(Default, Debug)]
@@ -138,7 +138,7 @@ impl HaltWatch {
             let again = again.map(|at| known.swap_remove(at));
             self.sightings.extend(again.or_else(|| Sighting::new(control, slot, epoch)));
         }
-        self.sightings.iter().map(Sighting::told).collect()
+        self.sightings.iter().map(Sighting::client).collect()
     }
 
     /// Sends SIGKILL to those that have been halted for at least that long, as of now.
@@ -153,11 +153,11 @@ impl HaltWatch {
         let (due, rest): (Vec<_>, Vec<_>) = lasting.partition(is_due);
         self.sightings = rest;
         let kill = |it: Sighting| {
-            // Before the signal: the kernel says of a process that has ended neither that it was
+            // Before the signal: the kernel reports of a process that has ended neither that it was
             // frozen, nor since when.
-            let told = it.told();
+            let client = it.client();
             let sent = it.kill(control);
-            Ended { slot: it.slot, processes: it.processes, told, sent }
+            Ended { slot: it.slot, processes: it.processes, client, sent }
         };
         due.into_iter().map(kill).collect()
     }
@@ -168,8 +168,8 @@ impl HaltWatch {
 pub(crate) struct Ended {
     pub(crate) slot: usize,
     pub(crate) processes: Vec<(u32, OwnedFd)>,
-    /// What was so before the signal.
-    pub(crate) told: StoppedClient,
+    /// The client as it was before the signal.
+    pub(crate) client: StoppedClient,
     /// Whether that was allowed.
     pub(crate) sent: Result<(), Error>,
 }
@@ -217,7 +217,7 @@ impl Sighting {
             && all_halted(&self.processes).as_ref() == Some(&self.found)
     }
 
-    fn told(&self) -> StoppedClient {
+    fn client(&self) -> StoppedClient {
         let processes: Vec<u32> = self.processes.iter().map(|&(process, _)| process).collect();
         let is_frozen = processes.iter().any(|&process| freezer::frozen(process).is_some());
         StoppedClient {

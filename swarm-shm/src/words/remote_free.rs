@@ -34,7 +34,7 @@ pub(crate) fn push(ring: &[Word], replaced: RemoteFree) {
     note[1].store(second, Ordering::Relaxed);
 }
 
-/// Reads the entries after the first `heard`. Returns how many there are in all.
+/// Reads the entries after the first `drained`. Returns how many there are in all.
 pub(crate) fn drain(ring: &[Word], drained: u64, each: &mut dyn FnMut(RemoteFree)) -> u64 {
     let notes = notes(ring);
     let all = ring[0].load(Ordering::Relaxed);

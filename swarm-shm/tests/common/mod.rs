@@ -14,9 +14,9 @@ use swarm_core::fabric::{Fabric, NodeDown, Verb};
 use swarm_core::node::NodeId;
 use swarm_shm::{CreateOptions, Pool};
 
-/// Tells a re-executed test its role as a child.
+/// Gives a re-executed test its role as a child.
 pub(crate) const ROLE: &str = "SWARM_SHM_TEST_ROLE";
-/// Tells it which pool to use.
+/// Gives it the pool to use.
 pub(crate) const POOL: &str = "SWARM_SHM_TEST_POOL";
 
 /// Three small nodes, eight clients.
@@ -109,11 +109,11 @@ impl Running {
     }
 
     /// Waits for the child to print a line, past the output of the test harness.
-    pub(crate) fn hear(&mut self) -> String {
+    pub(crate) fn receive(&mut self) -> String {
         loop {
             let mut line = String::new();
             let read = self.lines.read_line(&mut line).expect("the child's output");
-            assert_ne!(read, 0, "the child ended without a word");
+            assert_ne!(read, 0, "the child ended without a line");
             if let Some(at) = line.find("says: ") {
                 return line[at + 6..].trim().to_owned();
             }
@@ -122,6 +122,6 @@ impl Running {
 }
 
 /// Prints a line for the parent.
-pub(crate) fn say(what: impl std::fmt::Display) {
+pub(crate) fn report(what: impl std::fmt::Display) {
     println!("says: {what}");
 }

@@ -12,7 +12,7 @@ use swarm_core::fabric::{EpochDomain, Fabric, Lost, NodeDown, RemoteFree, Store,
 use swarm_core::node::{Address, NodeId, NodeSet};
 use swarm_shm::{Error, OpenOptions, Pool, ShmFabric};
 
-use super::common::{Running, pool, post, say};
+use super::common::{Running, pool, post, report};
 use super::{nudge, wait_for_parent};
 
 const GONE: NodeId = NodeId(1);
@@ -47,7 +47,7 @@ const ACCESSES: [Access; 9] = [
     |fabric, node| post(fabric, node, &[Verb::Read { at: AT, words: 9000 }]).ok().map(drop),
 ];
 
-/// Each access is the first to that memory. Zeros say that a cell was never written or a slot is
+/// Each access is the first to that memory. Zeros mean that a cell was never written or a slot is
 /// empty: a client that counted them would have a majority of a lagging node and a lost one.
 #[test]
 fn what_is_in_the_place_of_a_lost_node_is_no_vote() {
@@ -164,7 +164,7 @@ fn what_others_have_mapped_is_left_alone() {
 
 /// Zeros would give out the same incarnations again, and show no client as pinned.
 #[test]
-fn a_control_file_that_is_cut_short_is_told() {
+fn a_control_file_that_is_cut_short_is_reported() {
     let length = |pool: &Pool| fs::metadata(pool.path().join("control")).expect("a file").len();
     for half in [false, true] {
         let (_dir, pool) = pool();
@@ -235,7 +235,7 @@ fn a_child_loses_its_own_copy() {
 pub(crate) fn act(role: &str, pool: &Path) {
     let options = OpenOptions { leave_sigbus: role == "unhandled", ..OpenOptions::default() };
     match role {
-        "siginfo" => handle(told_more as *const () as usize, libc::SA_SIGINFO),
+        "siginfo" => handle(with_siginfo as *const () as usize, libc::SA_SIGINFO),
         "plain" => handle(outcome as *const () as usize, 0),
         "ignored" => handle(libc::SIG_IGN, 0),
         "sent" => handle(libc::SIG_DFL, 0),
@@ -245,23 +245,23 @@ pub(crate) fn act(role: &str, pool: &Path) {
     let file = tempfile::tempfile().expect("a file");
     file.set_len(4096).expect("its length");
     let own = memmap2::MmapOptions::new().len(4096).map_raw(&file).expect("mapped");
-    say("ready");
+    report("ready");
     wait_for_parent();
     // The pool's memory is read before its own: by then the handler has run once.
     let read = || pool.fabric().load::<1>(GONE, AT);
     if role == "sent" || role == "ignored" {
         // SAFETY: it ends this process, or is ignored.
         unsafe { libc::raise(libc::SIGBUS) };
-        say("alive");
+        report("alive");
         wait_for_parent();
     }
     assert_eq!(read(), None);
-    say("down");
+    report("down");
     wait_for_parent();
     file.set_len(0).expect("its length");
     // SAFETY: the page is mapped; that it is gone is what this is about.
     let word = unsafe { ptr::read_volatile(own.as_ptr()) };
-    say(format!("went on with {word}"));
+    report(format!("went on with {word}"));
 }
 
 fn handle(handler: usize, flags: i32) {
@@ -278,7 +278,7 @@ extern "C" fn outcome(signal: i32) {
     unsafe { libc::_exit(signal + 10) };
 }
 
-extern "C" fn told_more(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+extern "C" fn with_siginfo(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: the kernel passes it; ends the process.
     unsafe { libc::_exit(if (*info).si_addr().is_null() { 1 } else { signal + 20 }) };
 }
@@ -288,7 +288,7 @@ extern "C" fn told_more(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c
 fn under_way(role: &str) -> (tempfile::TempDir, Running) {
     let (dir, pool) = pool();
     let mut child = Running::start(&format!("lost {role}"), pool.path());
-    assert_eq!(child.hear(), "ready");
+    assert_eq!(child.receive(), "ready");
     cut_node(&pool, 0);
     nudge(&mut child);
     (dir, child)
@@ -309,7 +309,7 @@ fn other_faults_go_where_they_went() {
     ];
     for (role, is_right) in ends {
         let (_dir, mut child) = under_way(role);
-        assert_eq!(child.hear(), "down", "{role}: the pool's is handled");
+        assert_eq!(child.receive(), "down", "{role}: the pool's is handled");
         nudge(&mut child);
         let status = end(child);
         assert!(is_right(status), "{role}: {status}");
@@ -321,9 +321,9 @@ fn a_signal_that_is_sent_is_no_fault() {
     let (_dir, child) = under_way("sent");
     assert_eq!(end(child).signal(), Some(libc::SIGBUS));
     let (_dir, mut child) = under_way("ignored");
-    assert_eq!(child.hear(), "alive");
+    assert_eq!(child.receive(), "alive");
     nudge(&mut child);
-    assert_eq!(child.hear(), "down");
+    assert_eq!(child.receive(), "down");
     nudge(&mut child);
     assert_eq!(end(child).signal(), Some(libc::SIGBUS), "a fault is not ignored");
 }
