@@ -108,10 +108,10 @@ pub(crate) fn judge_quietly(history: &History, judged: impl Fn(u64)) -> Result<V
 }
 
 impl Verdict {
-    /// Returns the exit status; `was_said` is the result of printing. The verdict holds even if the
+    /// Returns the exit status; `printed` is the result of printing. The verdict holds even if the
     /// reader of the output is gone, as in `swarm check FILE | head -1`.
-    pub(crate) fn answer_once(&self, was_said: Result<(), Failure>) -> Result<Answer, Failure> {
-        match was_said {
+    pub(crate) fn answer_once(&self, printed: Result<(), Failure>) -> Result<Answer, Failure> {
+        match printed {
             Ok(()) | Err(Failure::OutputClosed) if self.wrong.is_empty() => Ok(Answer::Yes),
             Ok(()) | Err(Failure::OutputClosed) => Ok(Answer::No),
             Err(failure) => Err(failure),

@@ -30,7 +30,7 @@ pub(crate) fn run(args: &BackupArgs, json: bool) -> Result<Answer, Failure> {
     let (Some(pool), Some(file)) = (&args.pool, &args.file) else {
         return Err(Failure::Usage("a backup is of a POOL and goes to a FILE".to_owned()));
     };
-    // What cannot be written to is told before anything else.
+    // What cannot be written to is reported before anything else.
     let output = Output::open(file, json)?;
     let pool = open_given(&PoolArgs { pool: pool.clone(), degraded: args.degraded })?;
     let buckets = pool.geometry().first_buckets() as u64;
@@ -96,7 +96,7 @@ impl Output {
         }
     }
 
-    /// What is told if a signal ends it when so many keys are encoded.
+    /// What is printed if a signal ends it when so many keys are encoded.
     fn interrupted_at(&self, keys: u64) -> String {
         let keys = count(keys, "key");
         match self {
@@ -127,7 +127,7 @@ fn write_all(
     let mut cursor = Cursor::new();
     loop {
         let before = encoder.counts().keys;
-        cleanup::would_say(output.interrupted_at(before));
+        cleanup::set_last_words(output.interrupted_at(before));
         let push = |key: &[u8], value: &[u8], left: Option<Duration>| {
             encoder.push(key, value, left.map(expires_after));
         };

@@ -31,7 +31,7 @@ pub(crate) fn run(args: &EvictArgs, json: bool) -> Result<Answer, Failure> {
 }
 
 /// Ends each client that is stopped in the middle of an operation now, and stays so for that long.
-/// The kernel does not say since when a process has been stopped.
+/// The kernel does not show since when a process has been stopped.
 fn stopped(pool: &NearPool, least: Duration, json: bool) -> Result<Answer, Failure> {
     let began = Instant::now();
     let mut watch = HaltWatch::default();
@@ -67,7 +67,7 @@ fn stopped(pool: &NearPool, least: Duration, json: bool) -> Result<Answer, Failu
             seen.iter().any(|again| (again.slot, again.first) == (it.slot, it.first))
         };
         went_on.extend(left.extract_if(.., |it| !lasts(it)));
-        // Of these, the last look tells why; those that are in no operation any more are over.
+        // Of these, the last look shows why; those that are in no operation any more are over.
         let again = pool.clients_left_alone(u64::MAX).into_iter();
         let is_same =
             |it: &LeftAlone| alone.iter().any(|of| (of.slot, of.since) == (it.slot, it.since));
@@ -166,7 +166,7 @@ fn condition(client: &StoppedClient) -> &'static str {
     if client.condition == ClientState::Frozen { "frozen" } else { "stopped" }
 }
 
-/// What is told of a client that was ended.
+/// The line about a client that was ended.
 fn line(client: &StoppedClient) -> String {
     format!(
         "evicted client {}: process {}, {} for {} s at least in an operation that began in epoch {}, is \

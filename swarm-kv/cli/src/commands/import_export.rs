@@ -76,7 +76,7 @@ fn import_all(input: BufReader<impl Read>, store: &Store<'_>) -> Result<(u64, u6
     let mut batch = Batch::default();
     let mut stored = 0;
     loop {
-        cleanup::would_say(interrupted_at(stored));
+        cleanup::set_last_words(interrupted_at(stored));
         let next = match lines.next_pair() {
             Ok(Some(pair)) => pair,
             end => {
@@ -130,7 +130,7 @@ impl Batch {
     }
 }
 
-/// What is told if a signal ends it when so many lines are known to be stored.
+/// What is printed if a signal ends it when so many lines are known to be stored.
 fn interrupted_at(stored: u64) -> String {
     format!(
         "swarm: interrupted: the first {} stored, of the next {BATCH} any may be; import the file again to have all",

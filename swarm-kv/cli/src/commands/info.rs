@@ -33,7 +33,7 @@ pub(crate) fn run(args: &InfoArgs, json: bool) -> Result<Answer, Failure> {
         return verify::run(args, json);
     }
     let ReadArgs { pool: args, read_only } = args;
-    // What is said of nodes here is a part of the answer.
+    // What is printed about nodes here is a part of the answer.
     let pool = Pool::open_to_read(&args.pool, args.degraded, *read_only)?;
     let (estimate, held) = accounts(&pool, *exact)?;
     let usage = estimate.usage;
@@ -42,11 +42,11 @@ pub(crate) fn run(args: &InfoArgs, json: bool) -> Result<Answer, Failure> {
         #[cfg(feature = "rdma")]
         Pool::Far(_) => None,
     };
-    let Shown { mut object, lines } = pool_told(&pool, estimate)?;
+    let Shown { mut object, lines } = describe_pool(&pool, estimate)?;
     if json {
         if let Some(holders) = holders {
             holders.put(usage, &mut object);
-            object.insert("memory_nodes".into(), nodes_told(&pool));
+            object.insert("memory_nodes".into(), nodes_as_json(&pool));
             object.insert("configuration".into(), json!(configuration(&pool)));
         }
         #[cfg(feature = "rdma")]
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &InfoArgs, json: bool) -> Result<Answer, Failure> {
     }
     #[cfg(feature = "rdma")]
     if let Pool::Far(pool) = &pool {
-        say_who(pool)?;
+        print_members(pool)?;
     }
     Ok(Answer::Yes)
 }
@@ -101,7 +101,7 @@ struct Shown {
     lines: Vec<(&'static str, String)>,
 }
 
-fn pool_told(pool: &Pool, estimate: Estimate) -> Result<Shown, Failure> {
+fn describe_pool(pool: &Pool, estimate: Estimate) -> Result<Shown, Failure> {
     let geometry = pool.geometry();
     let clients = pool.clients()?;
     let Usage { used_bytes, keys, live_bytes, index_bytes, .. } = estimate.usage;
@@ -168,7 +168,7 @@ fn nodes_there(pool: &Pool) -> String {
 }
 
 /// The nodes of a near pool, and what is wrong with those that are left out, for programs.
-fn nodes_told(pool: &Pool) -> Value {
+fn nodes_as_json(pool: &Pool) -> Value {
     let absent = absent_nodes(pool);
     let now = configured(pool);
     let nodes = (0..pool.geometry().nodes).map(|node| {
@@ -277,8 +277,8 @@ impl Holders {
         self.age.filter(|_| self.behind(tenant).is_some_and(|epochs| epochs > 0))
     }
 
-    /// Says by what a client is frozen, since when, and what to do. One that has nothing under way holds nobody up.
-    fn say_frozen(&self, pool: &str, tenant: ClientInfo) {
+    /// Reports by what a client is frozen, since when, and what to do. One that has nothing under way holds nobody up.
+    fn report_frozen(&self, pool: &str, tenant: ClientInfo) {
         let ClientInfo { slot, process, since, .. } = tenant;
         let Frozen { thaw, at_most, .. } = frozen(process).unwrap_or_default();
         let seconds = |nanoseconds: u64| nanoseconds / 1_000_000_000;
@@ -373,7 +373,7 @@ impl Holders {
         ))?;
         for tenant in self.slots.iter().filter_map(|(tenant, _)| *tenant) {
             if tenant.condition == ClientState::Frozen {
-                self.say_frozen(pool, tenant);
+                self.report_frozen(pool, tenant);
             } else if tenant.condition == ClientState::Stopped && tenant.since.is_some() {
                 let ClientInfo { slot, process, .. } = tenant;
                 eprint_line(format_args!(
@@ -439,7 +439,7 @@ impl Epochs {
         Self { epoch, standings: text().flat_map(|status| status.standings.clone()).collect() }
     }
 
-    /// How many epochs a client is behind. One is usual: it is told after it happens.
+    /// How many epochs a client is behind. One is usual: it learns of an epoch after that began.
     fn behind(&self, client: &Holder) -> u64 {
         let same =
             |it: &&ClientEpoch| (it.slot, it.incarnation) == (client.slot, client.incarnation);
@@ -474,9 +474,9 @@ fn put_who(
     Ok(())
 }
 
-/// Says which nodes and clients a far pool has: they have names there.
+/// Prints which nodes and clients a far pool has: they have names there.
 #[cfg(feature = "rdma")]
-fn say_who(pool: &swarm_worker::far::FarPool) -> Result<(), Failure> {
+fn print_members(pool: &swarm_worker::far::FarPool) -> Result<(), Failure> {
     let nodes = pool.nodes();
     let epochs = Epochs::of(&nodes);
     print_line(format_args!("{:<16}{}", "epoch", epochs.epoch))?;

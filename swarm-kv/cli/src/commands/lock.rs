@@ -1,6 +1,6 @@
 //! `swarm lock` and `swarm locks`.
 //!
-//! The process of `swarm lock` holds the lock, as a client of the pool, while the command runs. The command is told the
+//! The process of `swarm lock` holds the lock, as a client of the pool, while the command runs. The command gets the
 //! token, so that it can fence what it does.
 
 use std::ffi::OsString;
@@ -76,7 +76,7 @@ fn run(command: &[OsString], token: u64) -> Result<Answer, Failure> {
     Ok(Answer::Code(code(ended)))
 }
 
-/// What a shell is told of a command that ended so.
+/// The exit status that a shell gets for a command that ended so.
 fn code(ended: ExitStatus) -> u8 {
     let code = ended.code().unwrap_or_else(|| 128 + ended.signal().unwrap_or(0));
     u8::try_from(code).unwrap_or(u8::MAX)
@@ -137,7 +137,7 @@ struct Shown {
     state: &'static str,
 }
 
-/// The clients that there are, to tell who has a place.
+/// The clients that there are, to find which of them has a place.
 enum Clients<'p> {
     Near(&'p NearPool),
     /// Client slot, incarnation, host and process. What holds a slot may be dead.

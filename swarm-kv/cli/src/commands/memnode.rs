@@ -1,4 +1,4 @@
-//! `swarm memnode`: a memory node's daemon, until it is told to stop.
+//! `swarm memnode`: a memory node's daemon, until a signal stops it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::common::exit::{Answer, Failure, eprint_line, print_line};
 use crate::common::signals::on_signal;
 use crate::common::units::show_size;
 
-/// How often evictions are looked for that the daemon was not told of.
+/// How often the daemon looks for evictions that were not reported to it.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Queue pairs and memory, as the control plane moves them.
@@ -151,7 +151,7 @@ impl Daemon<'_> {
         self.evict();
     }
 
-    /// Carries out evictions that this daemon was not told of as it was cut off.
+    /// Carries out evictions that did not reach this daemon as it was cut off.
     fn evict(&mut self) {
         let Some(etcd) = &mut self.registry else { return };
         let pool = self.server.membership().pool().map(|(pool, _)| (pool.id, pool.name.clone()));

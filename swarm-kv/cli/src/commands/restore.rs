@@ -90,7 +90,7 @@ fn so_far(stored: u64) -> String {
     }
 }
 
-/// Puts these pairs, to expire when they say, except for those that have. Returns how many have.
+/// Puts these pairs, to expire at their deadlines, except for those that have. Returns how many have.
 fn put_expiring(store: &Store<'_>, pairs: &[(&[u8], &[u8], Option<u64>)]) -> Result<u64, Failure> {
     let (rest, expired) = (RefCell::new(pairs.iter()), Cell::new(0));
     let lanes = (0..LANES.min(pairs.len())).map(|_| async {
@@ -126,7 +126,7 @@ impl Restore<'_> {
         let bad = |stored: &Cell<u64>, bad| failed(input, bad, stored.get());
         let mut decoder = Decoder::new(input.bytes()).map_err(|it| bad(&self.stored, it))?;
         loop {
-            self.would_say();
+            self.set_last_words();
             // The next block may be long in coming.
             store.rest();
             let block = decoder.next_block().map_err(|it| bad(&self.stored, it))?;
@@ -161,14 +161,14 @@ impl Restore<'_> {
 
     fn are_stored(&mut self, store: &Store<'_>, more: u64) {
         self.stored.set(self.stored.get() + more);
-        self.would_say();
+        self.set_last_words();
         self.pace.keep(more, || store.rest());
     }
 
-    /// What is told if a signal ends it now.
-    fn would_say(&self) {
+    /// What is printed if a signal ends it now.
+    fn set_last_words(&self) {
         let stored = count(self.stored.get(), "key");
-        cleanup::would_say(format!(
+        cleanup::set_last_words(format!(
             "swarm: interrupted: {stored} of the backup are stored, of the next {TOGETHER} any may be; restore it again \
              with --merge to have all"
         ));

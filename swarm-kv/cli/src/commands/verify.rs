@@ -11,10 +11,10 @@ use crate::common::exit::{Answer, Failure, eprint_line, print_line};
 use crate::common::pool::open_to_read;
 use crate::common::units::count;
 
-/// Faults that people are told one by one.
-const MOST_SAID: usize = 100;
+/// The most faults that are printed one by one.
+const MOST_PRINTED: usize = 100;
 
-/// Looks at everything, and says what is wrong.
+/// Looks at everything, and reports what is wrong.
 pub(crate) fn run(args: &ReadArgs, json: bool) -> Result<Answer, Failure> {
     let pool = open_to_read(args)?;
     let style = ProgressStyle::with_template("verifying {wide_bar} {percent} % {elapsed}");
@@ -28,7 +28,7 @@ pub(crate) fn run(args: &ReadArgs, json: bool) -> Result<Answer, Failure> {
     if json {
         print_line(summary(&verdict))?;
     } else {
-        say_verdict(&verdict)?;
+        print_verdict(&verdict)?;
     }
     Ok(match verdict.is_sound() {
         false => Answer::No,
@@ -64,7 +64,7 @@ fn summary(verdict: &Verdict) -> Value {
 }
 
 /// For people.
-fn say_verdict(verdict: &Verdict) -> Result<(), Failure> {
+fn print_verdict(verdict: &Verdict) -> Result<(), Failure> {
     let Verdict { buckets, keys, down, behind, torn, faults, fault_count, busy, .. } = verdict;
     print_line(format_args!("{:<16}{buckets}", "buckets"))?;
     print_line(format_args!("{:<16}{keys}", "keys"))?;
@@ -78,7 +78,7 @@ fn say_verdict(verdict: &Verdict) -> Result<(), Failure> {
     for node in down {
         print_line(format_args!("{:<16}node {node} does not answer", "down"))?;
     }
-    for fault in faults.iter().take(MOST_SAID) {
+    for fault in faults.iter().take(MOST_PRINTED) {
         let node = fault.node.map(|node| format!(" at node {node}")).unwrap_or_default();
         let of = match &fault.key {
             Some(key) => format!("key {}", String::from_utf8_lossy(&for_terminal(key))),
@@ -86,8 +86,8 @@ fn say_verdict(verdict: &Verdict) -> Result<(), Failure> {
         };
         print_line(format_args!("{:<16}{}{node}: {of}", "fault", fault.kind.name()))?;
     }
-    if *fault_count > MOST_SAID as u64 {
-        print_line(format_args!("{:<16}{} more", "", fault_count - MOST_SAID as u64))?;
+    if *fault_count > MOST_PRINTED as u64 {
+        print_line(format_args!("{:<16}{} more", "", fault_count - MOST_PRINTED as u64))?;
     }
     if *busy > 0 {
         eprint_line(format_args!(

@@ -90,7 +90,7 @@ pub(crate) enum Command {
         Example:\n  swarm create /dev/shm/pool --nodes 3 --capacity 1GiB"
     )]
     Create(CreateArgs),
-    /// Say what a pool is and what is in it
+    /// Show what a pool is and what is in it
     #[command(visible_aliases = ["stat", "status"])]
     Info(InfoArgs),
     /// Remove a pool and all that is in it
@@ -187,7 +187,7 @@ pub(crate) enum Command {
         visible_aliases = ["dump", "list", "ls"],
         after_help = "Inside a key or value, \\t, \\n, \\r and \\\\ stand for tab, newline, \
         carriage return and backslash. Keys that change meanwhile appear with one of their values. When a key \
-        expires is told with --json, as expires_ns."
+        expires is shown with --json, as expires_ns."
     )]
     Export(ReadArgs),
     /// Write all keys and values to a file, from which `restore` makes them again
@@ -199,7 +199,7 @@ pub(crate) enum Command {
     /// Measure: YCSB workloads, with processes as clients
     #[command(after_help = BENCH_HELP)]
     Bench(BenchArgs),
-    /// Let clients work on a few hot keys while things fail, and judge what they were told
+    /// Let clients work on a few hot keys while things fail, and judge the answers that they got
     #[command(after_help = TORTURE_HELP)]
     Torture(TortureArgs),
     /// Let clients come, die and go for long, and judge whether anything wears out
@@ -217,7 +217,7 @@ pub(crate) enum Command {
     /// Look for what nobody uses, and give it back to the pool in whole chunks
     #[command(visible_alias = "compact", after_help = GC_HELP)]
     Gc(GcArgs),
-    /// Look whether this host is fit for pools in shared memory, or for RDMA, and say what to do if it is not
+    /// Look whether this host is fit for pools in shared memory, or for RDMA, and show what to do if it is not
     #[command(
         after_help = "Exit status: 0 nothing is bad, 1 something is, 2 wrong usage, 3 failure."
     )]
@@ -259,7 +259,7 @@ const RESTORE_HELP: &str = "The pool may have any number of nodes and any capaci
 keys is refused: with --merge those of the backup get the backup's values, and the others stay. Keys expire when they would have; \
 those that have are left out. A regular file is gone \
 over as a whole before anything is stored; of a pipe each block is, and what was stored before a bad one stays, and is \
-told. What was interrupted can be restored again, with --merge.
+reported. What was interrupted can be restored again, with --merge.
 
 Examples:
   swarm restore pool.backup /dev/shm/new
@@ -484,7 +484,7 @@ pub(crate) struct DestroyArgs {
 pub(crate) struct RepairArgs {
     /// The pool's directory
     pub(crate) pool: PathBuf,
-    /// Also where the control file looks whole; what it says of older copies is not heard
+    /// Also where the control file looks whole; what it says of older copies is ignored
     #[arg(long)]
     pub(crate) force: bool,
 }

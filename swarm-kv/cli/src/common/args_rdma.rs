@@ -79,7 +79,7 @@ pub(crate) struct MemnodeArgs {
     /// The file that lists the memory nodes, this one among them
     #[arg(long = "static", value_name = "FILE", required_unless_present = "etcd")]
     pub(crate) static_file: Option<PathBuf>,
-    /// How often to say how it is, if anything has changed
+    /// How often to report how it is, if anything has changed
     #[arg(long, default_value = "60s", value_parser = parse_duration)]
     pub(crate) report: Duration,
 }

@@ -51,7 +51,7 @@ impl Watch {
         Self(Ticks::now())
     }
 
-    /// How busy the machine was; nothing where its kernel does not tell. What children of this process
+    /// How busy the machine was; nothing where its kernel does not show it. What children of this process
     /// used that have not ended is taken for others'.
     pub(crate) fn end(&self) -> Option<Busy> {
         Some(Busy::between(self.0?, Ticks::now()?))
@@ -75,7 +75,7 @@ impl Busy {
         Self { others: others as f64 / all, stolen: spent(|ticks| ticks.stolen) as f64 / all }
     }
 
-    /// Whether so much of the machine was elsewhere that times say little.
+    /// Whether so much of the machine was elsewhere that times mean little.
     pub(crate) fn is_busy(self) -> bool {
         self.others + self.stolen > BUSY
     }
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn this_kernel_tells() {
+    fn this_kernel_shows_it() {
         let watch = Watch::begin();
         let busy = watch.end().expect("Linux has /proc/stat");
         assert!(

@@ -35,7 +35,7 @@ struct Record {
     /// Processes of this one that are stopped, and that nobody has waited for.
     stopped: Vec<Pid>,
     ends_by_itself: bool,
-    /// What is told if a command did not end by itself in time.
+    /// What is printed if a command did not end by itself in time.
     last_words: Option<String>,
     /// When the first signal came.
     seen: Option<Instant>,
@@ -83,7 +83,7 @@ fn end(mut record: MutexGuard<'_, Record>) -> ! {
     std::process::exit(130)
 }
 
-/// From now on a signal lets the command end by itself: it looks for [`seen`]. `last_words` are told
+/// From now on a signal lets the command end by itself: it looks for [`seen`]. `last_words` are printed
 /// if that takes too long, or a second signal does not wait for it.
 pub(crate) fn ends_by_itself(last_words: Option<String>) {
     let mut record = record();
@@ -91,8 +91,8 @@ pub(crate) fn ends_by_itself(last_words: Option<String>) {
     record.last_words = last_words;
 }
 
-/// From now on a signal that ends the command tells these words.
-pub(crate) fn would_say(last_words: String) {
+/// From now on a signal that ends the command prints these words.
+pub(crate) fn set_last_words(last_words: String) {
     record().last_words = Some(last_words);
 }
 

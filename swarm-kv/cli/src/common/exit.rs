@@ -1,4 +1,4 @@
-//! How a command ends, and what the shell is told.
+//! How a command ends, and what exit status the shell gets.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -16,11 +16,11 @@ pub(crate) enum Answer {
     No,
     /// That of a command that was run.
     Code(u8),
-    /// There is no answer, and it was said why.
+    /// There is no answer, and the reason was printed.
     Unclear,
 }
 
-/// Tells the user and the shell how it went: 0 done, 1 no, 2 usage, 3 failure, 130 interrupted.
+/// Reports to the user and the shell how it went: 0 done, 1 no, 2 usage, 3 failure, 130 interrupted.
 pub(crate) fn report(result: Result<Answer, Failure>, json: bool) -> ExitCode {
     let failure = match result {
         Ok(Answer::Yes) => return ExitCode::SUCCESS,
@@ -37,7 +37,7 @@ pub(crate) fn report(result: Result<Answer, Failure>, json: bool) -> ExitCode {
     let Some(message) = failure.message() else { return ExitCode::SUCCESS };
     eprint_line(format_args!("swarm: {message}"));
     if json {
-        // A failure stays one, whether or not it can be told.
+        // A failure stays one, whether or not it can be reported.
         let _ = print_line(json!({ "error": message }));
     }
     ExitCode::from(code)

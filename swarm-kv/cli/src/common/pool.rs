@@ -11,7 +11,7 @@ use crate::common::cleanup;
 use crate::common::exit::{Answer, Failure, eprint_line, print_line};
 use crate::common::units::{count, show_size};
 
-/// Opens the pool that a command line names, and tells of nodes that the command goes on without.
+/// Opens the pool that a command line names, and reports nodes that the command goes on without.
 pub(crate) fn open_given(args: &PoolArgs) -> Result<Pool, Failure> {
     report_absent_nodes(Pool::open(&args.pool, args.degraded)?)
 }

@@ -120,9 +120,10 @@ fn table(probe: &str, link: &str, gids: &[Gid]) -> Finding {
         return Finding::ok(probe, saw);
     }
     match gids.iter().filter(is_v2).find(|gid| gid.ipv4) {
-        Some(gid) => {
-            Finding::ok(probe, format!("{saw}; {} is taken unless told otherwise", gid.index))
-        }
+        Some(gid) => Finding::ok(
+            probe,
+            format!("{saw}; {} is taken unless an option names another", gid.index),
+        ),
         None if gids.iter().any(|gid| is_v2(&gid)) => Finding::warn(
             probe,
             saw,
@@ -201,13 +202,13 @@ mod tests {
         let found = probe(root.path());
         assert!(found.iter().all(|finding| finding.verdict != Verdict::Bad), "{found:?}");
         let table = found.iter().find(|finding| finding.probe.ends_with("GIDs")).expect("a table");
-        assert!(table.saw.contains("1 is taken unless told otherwise"), "{table:?}");
+        assert!(table.saw.contains("1 is taken unless an option names another"), "{table:?}");
         let mtu = found.iter().find(|finding| finding.probe.ends_with("MTU")).expect("an MTU");
         assert_eq!(mtu.verdict, Verdict::Warn, "{mtu:?}");
     }
 
     #[test]
-    fn a_link_that_is_down_and_a_table_without_roce_v2_are_told() {
+    fn a_link_that_is_down_and_a_table_without_roce_v2_are_reported() {
         let root = tempfile::tempdir().expect("there is room");
         roce(root.path(), "1: DOWN", &[(LOCAL, "RoCE v2")]);
         assert!(verdicts(root.path()).contains(&("ports".to_owned(), Verdict::Bad)));

@@ -150,7 +150,7 @@ pub(super) fn clock(root: &Path) -> Finding {
                 advice,
             )
         }
-        None => Finding::ok(probe, "the kernel does not say"),
+        None => Finding::ok(probe, "the kernel does not show it"),
     }
 }
 
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_host_lacks_is_told() {
+    fn what_the_host_lacks_is_reported() {
         let root = tempfile::tempdir().expect("there is room");
         let root = root.path();
         for (path, text) in [

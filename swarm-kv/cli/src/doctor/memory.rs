@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_that_leave_no_room_are_told() {
+    fn limits_that_leave_no_room_are_reported() {
         assert_eq!(file_size(Some(1 << 20), 1 << 30).verdict, Verdict::Bad);
         assert_eq!(file_size(Some(1 << 30), 1 << 30).verdict, Verdict::Ok);
         assert_eq!(file_size(None, 1 << 30).verdict, Verdict::Ok);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_with_a_session_is_told() {
+    fn what_goes_with_a_session_is_reported() {
         let root = tempfile::tempdir().expect("there is room");
         let of = |user| sessions(root.path(), user).verdict;
         assert_eq!(of(1000), Verdict::Ok, "there is no systemd");
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_that_nobody_can_use_are_told() {
+    fn pools_that_nobody_can_use_are_reported() {
         let root = tempfile::tempdir().expect("there is room");
         let options = swarm_kv::shm::CreateOptions { capacity: 4 << 20, ..Default::default() };
         let path = root.path().join("pool");

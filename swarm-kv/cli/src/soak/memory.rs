@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn too_little_tells_nothing() {
+    fn too_little_shows_nothing() {
         assert!(Memory::of(&[], 50.0).is_none());
         assert!(Memory::of(&samples(|_| 1e6)[..3], 50.0).is_none());
     }

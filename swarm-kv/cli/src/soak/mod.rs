@@ -61,7 +61,7 @@ pub(crate) fn run(args: &SoakArgs, json: bool) -> Result<Answer, Failure> {
     let (slots, clients) = (site.pool().geometry().max_clients, args.clients as usize);
     if slots <= clients {
         return Err(Failure::Usage(format!(
-            "{} is for {slots} clients at most, and a soak with {clients} takes one more, which judges: say fewer with \
+            "{} is for {slots} clients at most, and a soak with {clients} takes one more, which judges: ask for fewer with \
              --clients",
             site.path().display()
         )));
@@ -184,7 +184,7 @@ impl<'a> Soak<'a> {
             if now >= self.sample_at {
                 self.sample(now)?;
             }
-            self.hear(Duration::from_millis(5))?;
+            self.receive(Duration::from_millis(5))?;
             self.check_window(window_at(self.started_ns, now))?;
         }
         self.ended_ns = monotonic_ns();
@@ -261,7 +261,7 @@ impl<'a> Soak<'a> {
     }
 
     /// Handles a message, if one arrives in time.
-    fn hear(&mut self, patience: Duration) -> Result<(), Failure> {
+    fn receive(&mut self, patience: Duration) -> Result<(), Failure> {
         let Some((client, message)) = self.workers.next(patience) else { return Ok(()) };
         match message {
             Message::OpCost(tally) => {

@@ -251,7 +251,7 @@ impl<'a> Torture<'a> {
             }
             let is_over = now >= self.until_ns || self.full;
             self.let_go_on(workers, if is_over { u64::MAX } else { now });
-            self.hear(workers)?;
+            self.receive(workers)?;
         }
         self.let_go_on(workers, u64::MAX);
         self.chaos.give_back();
@@ -260,7 +260,7 @@ impl<'a> Torture<'a> {
         workers.order(Order::Lifted)?;
         while !self.resting.is_empty() {
             self.look_at_the_time(monotonic_ns(), self.lifted_ns)?;
-            self.hear(workers)?;
+            self.receive(workers)?;
         }
         // With stopped clients, a refused write does not prove that the pool is full.
         if self.served.refused > 0 && self.args.stop_clients {
@@ -356,7 +356,7 @@ impl<'a> Torture<'a> {
     }
 
     /// Waits briefly for a client's message, and handles it.
-    fn hear(&mut self, workers: &WorkerSet) -> Result<(), Failure> {
+    fn receive(&mut self, workers: &WorkerSet) -> Result<(), Failure> {
         match workers.next(Duration::from_millis(1)) {
             Some((client, Message::Resting { since_ns, full }))
                 if self.working.contains(&client) =>

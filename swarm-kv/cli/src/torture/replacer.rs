@@ -149,13 +149,13 @@ fn not_waited(error: std::io::Error) -> Failure {
     Failure::because("cannot wait for swarm replace", error)
 }
 
-/// Returns a failure with what it said if it failed.
+/// Returns a failure with its error output if it failed.
 fn ended(process: &mut Child, status: ExitStatus) -> Result<(), Failure> {
     if status.success() {
         return Ok(());
     }
     let mut errors = String::new();
-    // What it said but cannot be read is not told.
+    // Output that cannot be read is left out.
     let _ = process.stderr.take().map(|mut from| from.read_to_string(&mut errors));
     Err(Failure::Failed(format!("swarm replace failed, {status}: {}", errors.trim())))
 }

@@ -96,9 +96,9 @@ impl TortureResult {
         self.comes_to(printed)
     }
 
-    /// Returns the exit status; `was_said` is the result of printing.
-    fn comes_to(&self, was_said: Result<(), Failure>) -> Result<Answer, Failure> {
-        Ok(match self.verdict.answer_once(was_said)? {
+    /// Returns the exit status; `printed` is the result of printing.
+    fn comes_to(&self, printed: Result<(), Failure>) -> Result<Answer, Failure> {
+        Ok(match self.verdict.answer_once(printed)? {
             Answer::Yes if self.unserved().is_some() => Answer::No,
             Answer::Yes if self.no_verdict().is_some() => Answer::Unclear,
             answer => answer,
@@ -261,9 +261,9 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_served_and_what_is_too_little_is_told() {
+    fn what_was_not_served_and_what_is_too_little_is_reported() {
         let right = history(Shown::Value(None));
-        let answer = |brought: &TortureResult| brought.comes_to(Ok(())).expect("it was told");
+        let answer = |brought: &TortureResult| brought.comes_to(Ok(())).expect("it was printed");
         assert_eq!(answer(&result(&right)), Answer::Yes);
         let refused = Served { refused: 1, ..Served::default() };
         let unserved = Served { unserved: Some("why".into()), ..Served::default() };

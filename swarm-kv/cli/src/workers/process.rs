@@ -45,7 +45,7 @@ impl Pipes {
 }
 
 impl ParentChannel for Pipes {
-    fn tell(&self, message: Message) -> Result<(), Failure> {
+    fn send(&self, message: Message) -> Result<(), Failure> {
         let line = to_line(&message)?;
         let mut out = io::stdout().lock();
         out.write_all(line.as_bytes())
@@ -67,7 +67,7 @@ pub(crate) struct Channels {
 }
 
 impl ParentChannel for Channels {
-    fn tell(&self, message: Message) -> Result<(), Failure> {
+    fn send(&self, message: Message) -> Result<(), Failure> {
         self.messages.send((self.member, message)).map_err(|_| Failure::OutputClosed)
     }
 
@@ -78,8 +78,9 @@ impl ParentChannel for Channels {
 
 /// Encodes `message` as a line of JSON, with its newline.
 pub(crate) fn to_line(message: &impl Serialize) -> Result<String, Failure> {
-    let mut line = serde_json::to_string(message)
-        .map_err(|error| Failure::because("cannot tell a client (is the path UTF-8?)", error))?;
+    let mut line = serde_json::to_string(message).map_err(|error| {
+        Failure::because("cannot write to a client (is the path UTF-8?)", error)
+    })?;
     line.push('\n');
     Ok(line)
 }

@@ -100,12 +100,12 @@ impl WorkerSet {
     pub(crate) fn order(&mut self, order: Order) -> Result<(), Failure> {
         let line = to_line(&order)?;
         for (number, member) in self.members.iter_mut().enumerate() {
-            let told = match member {
+            let sent = match member {
                 Member::Process { input, .. } => input.write_all(line.as_bytes()).is_ok(),
                 Member::Thread { orders } => orders.send(order).is_ok(),
                 Member::Ended => true,
             };
-            if !told {
+            if !sent {
                 return Err(gone(number));
             }
         }
@@ -196,7 +196,7 @@ fn start_process(
     thread::spawn(move || {
         for line in BufReader::new(output).lines().map_while(Result::ok) {
             let message = serde_json::from_str(&line)
-                .unwrap_or_else(|_| Message::Failed(format!("client {number} said: {line}")));
+                .unwrap_or_else(|_| Message::Failed(format!("client {number} wrote: {line}")));
             if messages.send((number, message)).is_err() {
                 return;
             }

@@ -42,7 +42,7 @@ fn start(args: &[&str]) -> Child {
     command.spawn().expect("the command line can be run")
 }
 
-/// Interrupts a command, and yields what it said.
+/// Interrupts a command, and yields what it printed on standard error.
 fn interrupt(child: Child) -> String {
     kill_process(Pid::from_child(&child), Signal::INT).expect("it runs");
     let ended = child.wait_with_output().expect("it ends");
@@ -51,7 +51,7 @@ fn interrupt(child: Child) -> String {
     printed
 }
 
-/// What a command that has to fail says.
+/// What a command that has to fail prints.
 fn failure(args: &[&str], status: i32) -> String {
     let failed = swarm(args).assert().code(status);
     String::from_utf8_lossy(&failed.get_output().stderr).into_owned()
@@ -81,14 +81,14 @@ fn a_backup_is_restored_into_any_geometry() {
     assert!(sorted(&new) == expected);
 }
 
-/// When a key expires in a pool, in nanoseconds since 1970, as far as `ttl` tells.
+/// When a key expires in a pool, in nanoseconds since 1970, as far as `ttl` shows it.
 fn expires(pool: &TestPool, key: &str) -> Option<f64> {
     let left = json(&["ttl", pool.path(), key, "--json"])["ttl_seconds"].as_f64()?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
     Some(now.as_secs_f64() + left)
 }
 
-/// Keys expire when they would have, from a backup and from lines of JSON. What has expired meanwhile is left out, and told.
+/// Keys expire when they would have, from a backup and from lines of JSON. What has expired meanwhile is left out, and reported.
 #[test]
 fn keys_expire_when_they_would_have_where_they_are_restored() {
     let old = TestPool::create();
@@ -114,10 +114,10 @@ fn keys_expire_when_they_would_have_where_they_are_restored() {
     wait_until("a key expires", || old.status("get", &["over"]) == 1);
     let before = keys.map(|key| expires(&old, key));
     let (restored, imported) = (TestPool::create(), TestPool::create());
-    let told = json(&["restore", &file, restored.path(), "--json"]);
-    assert_eq!(told, json!({ "keys": 3, "expired": 1 }));
-    let told = json(&["import", imported.path(), &lines, "--json"]);
-    assert_eq!(told, json!({ "lines": 4, "expired": 1 }));
+    let output = json(&["restore", &file, restored.path(), "--json"]);
+    assert_eq!(output, json!({ "keys": 3, "expired": 1 }));
+    let output = json(&["import", imported.path(), &lines, "--json"]);
+    assert_eq!(output, json!({ "lines": 4, "expired": 1 }));
     for pool in [restored, imported] {
         for (key, before) in keys.into_iter().zip(before) {
             assert_eq!(pool.output("get", &[key]), b"value");
@@ -131,7 +131,7 @@ fn keys_expire_when_they_would_have_where_they_are_restored() {
     }
 }
 
-/// Two pools would be mixed up, and nobody be told.
+/// Two pools would be mixed up, and no error would report it.
 #[test]
 fn a_pool_that_has_keys_is_restored_into_if_it_is_asked_for() {
     let (old, new) = (TestPool::create(), TestPool::create());
@@ -232,7 +232,7 @@ fn a_backup_that_fails_leaves_the_older_one() {
 }
 
 #[test]
-fn a_restore_that_is_interrupted_says_how_much_is_stored_and_can_be_run_again() {
+fn a_restore_that_is_interrupted_reports_how_much_is_stored_and_can_be_run_again() {
     let (old, new) = (filled(), pool_of("3", "24MiB"));
     let whole = old.output("backup", &["-"]);
     let mut child = start(&["restore", "-", new.path(), "--rate", "1000"]);

@@ -68,7 +68,7 @@ fn holder(info: &Value, client: usize) -> Value {
 }
 
 /// A stopped process held up the recycling of all others for as long as it was stopped, and nothing
-/// told who that was.
+/// showed which one it was.
 #[test]
 fn a_stopped_client_is_shown_with_what_it_holds_up_and_can_be_evicted() {
     let made = TestPool::create();
@@ -143,7 +143,7 @@ fn a_client_that_is_stopped_for_long_enough_is_evicted_without_being_named() {
     }
 }
 
-/// What cannot be known of a client is not said of it, but that an operation is open.
+/// Of a client that cannot be seen nothing is reported but that an operation is open.
 #[test]
 fn a_client_that_cannot_be_seen_is_named_and_left_alone() {
     let inside = |program: &str, args: &[&str]| {

@@ -27,8 +27,8 @@ fn all_up(pool: &Pool) -> bool {
     (0..3).all(|node| pool.switch(NodeId(node)).get() == SwitchState::Up)
 }
 
-/// `swarm check FILE | head -1` had said yes to every history: that nobody listens was taken for
-/// success.
+/// `swarm check FILE | head -1` had accepted every history: that nobody read the output was taken
+/// for success.
 #[test]
 fn a_verdict_stands_though_no_client_receives_it() {
     let put = r#"{"client":1,"op":"put","key":"k","value":"a","call_ns":1,"return_ns":2,"outcome":"ok","read":null}"#;
@@ -80,7 +80,7 @@ fn interrupted_torture_leaves_nobody_stopped() {
     assert!(temporary_pools(id).is_empty());
 }
 
-/// ^C had left some hundred keys in a pool that is somebody's, and did not say so.
+/// ^C had left some hundred keys in a pool that is somebody's, and did not report it.
 #[test]
 fn an_interrupted_soak_takes_its_keys_with_it() {
     let made = TestPool::create();

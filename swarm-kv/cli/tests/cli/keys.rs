@@ -60,7 +60,7 @@ fn what_cannot_be_stored_is_wrong_usage_and_changes_nothing() {
     assert_eq!(pool.output("get", &[&longest]), b"v");
 }
 
-/// A key that expires says when, and stays if it is told so.
+/// When a key expires is shown, and `persist` lets it stay.
 #[test]
 fn keys_expire() {
     let pool = TestPool::create();
@@ -82,7 +82,7 @@ fn keys_expire() {
     assert_eq!(pool.status("put", &["k", &"v".repeat(5000), "--ttl", "1s"]), 3);
 }
 
-/// What is lost is said by the exit status, and by what is there.
+/// The exit status shows what is lost, and so does what is there.
 #[test]
 fn changes_that_depend_on_the_value() {
     let pool = TestPool::create();
@@ -106,7 +106,7 @@ fn changes_that_depend_on_the_value() {
 }
 
 #[test]
-fn json_says_the_same() {
+fn json_shows_the_same() {
     let pool = TestPool::create();
     assert_eq!(json(&["put", pool.path(), "k", "v", "--json"])["done"], true);
     assert_eq!(json(&["get", pool.path(), "k", "--json"])["value"], "v");
@@ -167,7 +167,7 @@ fn the_environment_may_name_the_pool() {
     assert_eq!(pool.output("get", &["k"]), b"v");
 }
 
-/// Each value is told as it comes, by a process that sleeps in between, whatever other ones do.
+/// Each value is printed as it comes, by a process that sleeps in between, whatever other ones do.
 #[test]
 fn a_key_is_watched() {
     let pool = TestPool::create();
@@ -178,9 +178,9 @@ fn a_key_is_watched() {
         .spawn()
         .expect("the command line can be run");
     let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
-    let mut told = BufReader::new(child.stderr.take().expect("its messages")).lines();
+    let mut messages = BufReader::new(child.stderr.take().expect("its messages")).lines();
     let mut next = || lines.next().expect("a line").expect("text");
-    let absent = told.next().expect("a line").expect("text");
+    let absent = messages.next().expect("a line").expect("text");
     assert_eq!(absent, "swarm: there is no such key");
     assert_eq!(pool.status("put", &["key", "one\ttab"]), 0);
     assert_eq!(next(), "one\\ttab");

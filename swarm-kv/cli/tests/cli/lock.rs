@@ -41,7 +41,7 @@ fn is_held_by(pool: &TestPool, holder: &Holder) -> bool {
 }
 
 #[test]
-fn a_command_runs_under_a_lock_and_its_exit_status_is_told() {
+fn a_command_runs_under_a_lock_and_its_exit_status_is_passed_on() {
     let pool = TestPool::create();
     let run = |command: &[&str]| pool.status("lock", &[&["l", "--"], command].concat());
     assert_eq!(run(&["true"]), 0);

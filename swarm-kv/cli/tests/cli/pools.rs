@@ -32,9 +32,9 @@ fn a_pool_is_made_described_and_removed() {
     assert_eq!(pool.status("destroy", &[]), 3);
 }
 
-/// Nobody was told, and found out by it.
+/// Nothing reported it, and people found out by a crash.
 #[test]
-fn what_is_left_after_a_crash_is_told() {
+fn what_is_left_after_a_crash_is_reported() {
     let pool = TestPool::absent();
     let made = String::from_utf8(pool.output("create", &["--capacity", "4MiB"])).expect("text");
     assert!(made.contains("crash of the host") && made.contains("swarm backup"), "{made}");
@@ -48,7 +48,7 @@ fn what_is_left_after_a_crash_is_told() {
     }
 }
 
-/// Of a large pool as much is counted as can be soon; it says by how much that may be off, and counts all if it is asked to.
+/// Of a large pool as much is counted as can be soon; `info` shows by how much that may be off, and counts all if it is asked to.
 #[test]
 fn what_a_large_pool_holds_is_estimated() {
     let pool = TestPool::absent();
@@ -116,7 +116,7 @@ fn numbers_that_cannot_be_are_wrong_usage() {
 
 /// What it asked for was refused in turn.
 #[test]
-fn a_pool_that_is_too_small_for_its_clients_says_what_does() {
+fn a_pool_that_is_too_small_for_its_clients_is_refused_with_a_size_that_does() {
     let pool = TestPool::absent();
     let create = |capacity: &str| {
         let made = ["create", pool.path(), "--max-clients", "1024", "--capacity", capacity];
@@ -340,7 +340,7 @@ fn a_damaged_pool_is_destroyed_by_force_alone() {
     assert!(!fs::exists(pool.path()).expect("its parent is readable"));
 }
 
-/// Garbage in all nodes was told without the pool's name, and as anything but damage.
+/// Garbage in all nodes was reported without the pool's name, and as anything but damage.
 #[test]
 fn damaged_memory_is_a_failure_that_names_the_pool() {
     let pool = TestPool::create();
@@ -402,7 +402,7 @@ fn a_pool_is_described_when_all_its_slots_are_taken() {
 
 /// A command line that cannot go on without a lost minority would be down where the pool is not.
 #[test]
-fn a_pool_goes_on_without_a_minority_if_told_to() {
+fn a_pool_goes_on_without_a_minority_if_asked_to() {
     let pool = TestPool::create();
     assert_eq!(pool.status("put", &["k", "v"]), 0);
     fs::remove_file(format!("{}/node-1", pool.path())).expect("it is there");
@@ -421,7 +421,7 @@ fn a_pool_goes_on_without_a_minority_if_told_to() {
 
 /// What a damaged file took with it was the pool, until somebody removed the file.
 #[test]
-fn a_pool_goes_on_without_a_damaged_node_and_says_which() {
+fn a_pool_goes_on_without_a_damaged_node_and_names_it() {
     type Harm = fn(&str);
     let harms: [(Harm, &str); 3] = [
         (
@@ -472,9 +472,9 @@ fn a_pool_without_its_control_file_is_one_story() {
     assert!(!fs::exists(pool.path()).expect("its parent is readable"));
 }
 
-/// Its directory stayed, of which nothing was said.
+/// Its directory stayed, and nothing reported that.
 #[test]
-fn what_stays_of_a_destroyed_pool_is_told() {
+fn what_stays_of_a_destroyed_pool_is_reported() {
     let pool = TestPool::create();
     fs::write(format!("{}/letter", pool.path()), "dear").expect("it is writable");
     let text = String::from_utf8(pool.output("destroy", &[])).expect("text");
@@ -727,6 +727,6 @@ fn files_that_are_cut_short_end_no_process() {
         for key in ["before", "behind"] {
             assert_eq!(pool.output("get", &["--degraded", key]), b"value");
         }
-        assert_eq!(pool.status("get", &["before"]), 3, "not without being told to");
+        assert_eq!(pool.status("get", &["before"]), 3, "not without being asked to");
     }
 }

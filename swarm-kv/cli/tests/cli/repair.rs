@@ -1,4 +1,4 @@
-//! `repair`: exit statuses, what is said, and that nothing is lost by it.
+//! `repair`: exit statuses, what is printed, and that nothing is lost by it.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use swarm_kv::shm::{OpenOptions, Pool};
 
 use crate::common::{TestPool, json, swarm, wait_until};
 
-/// What `repair` says on standard error, and its exit status.
+/// What `repair` prints on standard error, and its exit status.
 fn printed(pool: &TestPool, args: &[&str]) -> (i32, String) {
     let output = swarm(&[&["repair", pool.path()], args].concat()).output().expect("it can be run");
     let printed = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -1,4 +1,4 @@
-//! `replace`: exit statuses, what is said, and that the pool is whole afterwards.
+//! `replace`: exit statuses, what is printed, and that the pool is whole afterwards.
 
 use std::fs;
 use std::io::Read;
@@ -15,7 +15,7 @@ fn place(pool: &TestPool, node: u8) -> PathBuf {
     Path::new(pool.path()).join(format!("node-{node}"))
 }
 
-/// What `replace` says on standard error, and its exit status.
+/// What `replace` prints on standard error, and its exit status.
 fn printed(pool: &TestPool, args: &[&str]) -> (i32, String) {
     let output =
         swarm(&[&["replace", pool.path()], args].concat()).output().expect("it can be run");
@@ -64,7 +64,7 @@ fn a_lost_node_is_replaced_and_the_pool_is_whole() {
 }
 
 #[test]
-fn a_node_that_cannot_be_replaced_is_told() {
+fn a_node_that_cannot_be_replaced_is_reported() {
     let pool = TestPool::create();
     assert_eq!(pool.status("put", &["key", "value"]), 0);
     let (status, printout) = printed(&pool, &["3"]);
@@ -106,12 +106,12 @@ fn a_replacement_that_is_interrupted_leaves_the_pool_without_the_node() {
         let is_gone = || opened.configuration().state(NodeId(1)) == NodeState::Filling;
         wait_until("it is filled", || is_gone() && opened.filled(NodeId(1)).0 > 0);
         let info = json(&["info", pool.path(), "--json"]);
-        let told = &info["memory_nodes"][1];
+        let shown = &info["memory_nodes"][1];
         assert_eq!(
-            (&told["state"], &told["filled"]["is_at_work"]),
+            (&shown["state"], &shown["filled"]["is_at_work"]),
             (&"filling".into(), &true.into())
         );
-        // Others work meanwhile, without being told to go on without the node.
+        // Others work meanwhile, without being asked to go on without the node.
         assert_eq!(pool.status("put", &["key 1", "another"]), 0);
         let id = Pid::from_raw(child.id() as i32).expect("it is not 0");
         kill_process(id, signal).expect("it is this test's");

@@ -103,9 +103,9 @@ fn the_history_of_a_run_that_was_interrupted_is_saved() {
     }
 }
 
-/// Whatever cannot be written is told before the run, which would be in vain.
+/// Whatever cannot be written is reported before the run, which would be in vain.
 #[test]
-fn a_history_that_cannot_be_written_is_told_at_once() {
+fn a_history_that_cannot_be_written_is_reported_at_once() {
     let pool = TestPool::create();
     let directory = pool.file("history-directory");
     fs::create_dir(&directory).expect("its parent is writable");
@@ -146,7 +146,7 @@ fn a_link_is_followed_and_a_pipe_is_written_to() {
     assert_eq!(again["operations"], printout["operations"]);
 }
 
-/// They had stayed in somebody's pool, and nobody was told.
+/// They had stayed in somebody's pool, and nothing reported it.
 #[test]
 fn no_key_of_a_run_that_did_not_end_well_stays() {
     let pool = TestPool::create();
@@ -165,7 +165,7 @@ fn no_key_of_a_run_that_did_not_end_well_stays() {
     }
 }
 
-/// The pool is out of reach while torture ends: it says which keys stay, and how they are removed.
+/// The pool is out of reach while torture ends: it reports which keys stay, and how they are removed.
 #[test]
 fn keys_that_cannot_be_deleted_are_reported() {
     let pool = TestPool::create();
@@ -177,7 +177,7 @@ fn keys_that_cannot_be_deleted_are_reported() {
     fs::rename(pool.file("away"), pool.path()).expect("it is ours");
     assert!(printed.contains("keys that begin with torture-"), "{printed}");
     assert_ne!(pool.output("export", &[]), b"mine\tvalue\n");
-    let command = printed.split('`').nth(1).expect("it is said how");
+    let command = printed.split('`').nth(1).expect("the message shows how");
     let swarm = Path::new(env!("CARGO_BIN_EXE_swarm")).parent().expect("it is in a directory");
     let path = format!("{}:{}", swarm.display(), std::env::var("PATH").unwrap_or_default());
     let removed = Command::new("sh").args(["-c", command]).env("PATH", path).status();

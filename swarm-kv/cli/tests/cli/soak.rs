@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use crate::common::{TestPool, swarm, temporary_pools};
 
-/// Soaks; its exit status and what it said. Whether times and memory stay as they are is not for a
-/// short run on a busy machine to say.
+/// Soaks; its exit status and its output. Whether times and memory stay as they are cannot be judged
+/// by a short run on a busy machine.
 fn soak(args: &[&str]) -> (i32, Value) {
     let output = swarm(&[&["soak"], args, &["--json"]].concat()).output();
     let output = output.expect("the command line can be run");

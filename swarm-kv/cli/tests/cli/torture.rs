@@ -1,4 +1,4 @@
-//! Torture and check: what clients are told while things fail is linearizable, and a history that is
+//! Torture and check: what clients are answered while things fail is linearizable, and a history that is
 //! not is told from one that is.
 
 use std::path::Path;
@@ -33,7 +33,7 @@ fn line(client: u32, op: &str, value: Option<&str>, times: (u64, u64), printed: 
     format!("{line}\n")
 }
 
-/// What a torture says that went on for so long that it did as much as is to be judged: a machine with other work gets less
+/// What a torture prints that went on for so long that it did as much as is to be judged: a machine with other work gets less
 /// done in a second. However long, all that was done has to be right.
 fn torture(args: &[&str], is_enough: impl Fn(&Value) -> bool) -> Value {
     let mut printout = Value::Null;
@@ -436,7 +436,7 @@ fn values_are_shown_as_what_they_are() {
     }
 }
 
-/// It was said that there is no minority, and not why that would be needed. And a client that was refused had
+/// The error was that there is no minority, and not why that would be needed. And a client that was refused had
 /// lost the history of an earlier run.
 #[test]
 fn a_single_node_is_not_taken_away() {

@@ -150,9 +150,9 @@ fn importing(pool: &TestPool) -> (Child, ChildStdin) {
     (import, input)
 }
 
-/// ^C said nothing of what it had done.
+/// ^C reported nothing of what it had done.
 #[test]
-fn an_interrupted_import_says_how_much_is_stored() {
+fn an_interrupted_import_reports_how_much_is_stored() {
     let pool = TestPool::create();
     let (import, mut input) = importing(&pool);
     let text: String = (0..100).map(|n| format!("{n}\tvalue\n")).collect();
@@ -160,7 +160,7 @@ fn an_interrupted_import_says_how_much_is_stored() {
     wait_until("all is stored", || {
         pool.output("export", &[]).split(|b| *b == b'\n').count() == 101
     });
-    // What it has stored it says a moment later, before it reads on.
+    // What it has stored it reports a moment later, before it reads on.
     std::thread::sleep(Duration::from_millis(200));
     kill_process(Pid::from_child(&import), Signal::INT).expect("it runs");
     let ended = import.wait_with_output().expect("it ends");
@@ -172,10 +172,10 @@ fn an_interrupted_import_says_how_much_is_stored() {
     drop(input);
 }
 
-/// It said that all lines before the one that failed are stored, though others of them were under
+/// It reported that all lines before the one that failed are stored, though others of them were under
 /// way, or went with the pool.
 #[test]
-fn a_failed_import_says_what_is_stored_for_certain() {
+fn a_failed_import_reports_what_is_stored_for_certain() {
     let pool = TestPool::create();
     let (import, mut input) = importing(&pool);
     input.write_all(b"first\tvalue\n").expect("it is read");
@@ -193,7 +193,8 @@ fn a_failed_import_says_what_is_stored_for_certain() {
     let text: String = (0..1000).map(|n| format!("{n}\t{}\n", "v".repeat(100_000))).collect();
     let failed = swarm(&["import", pool.path(), "-"]).write_stdin(text).assert().code(3);
     let printed = String::from_utf8_lossy(&failed.get_output().stderr).into_owned();
-    let (_, known) = printed.split_once("known to be stored: the first ").expect("it says so");
+    let (_, known) =
+        printed.split_once("known to be stored: the first ").expect("it is in the message");
     let known: usize = known.split(' ').next().and_then(|n| n.parse().ok()).expect("a number");
     for key in 0..known {
         assert_eq!(pool.status("get", &[&key.to_string()]), 0, "{key}: {printed}");

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::common::{TestPool, swarm};
 
-/// What it says of a pool, and its exit status.
+/// What it prints of a pool, and its exit status.
 fn verify(pool: &TestPool, more: &[&str]) -> (Value, Option<i32>) {
     let args = [&["info", pool.path(), "--verify", "--json"], more].concat();
     let output = swarm(&args).output().expect("the command line can be run");
@@ -16,7 +16,7 @@ fn verify(pool: &TestPool, more: &[&str]) -> (Value, Option<i32>) {
 }
 
 #[test]
-fn a_pool_is_verified_and_what_is_wrong_is_told() {
+fn a_pool_is_verified_and_what_is_wrong_is_reported() {
     let pool = TestPool::create();
     let text: String = (0..500).map(|n| format!("key {n}\tvalue {n}\n")).collect();
     swarm(&["import", pool.path(), "-"]).write_stdin(text).assert().code(0);

@@ -340,7 +340,10 @@ impl<'r> Decoder<'r> {
         let Counts { keys, bytes } = self.counts;
         if self.body.len() != END_BODY || [keys, bytes] != [word(&self.body), word(&self.body[8..])]
         {
-            return Err(Bad::Damaged(position, "more or fewer keys came before than are told in"));
+            return Err(Bad::Damaged(
+                position,
+                "more or fewer keys came before than are counted in",
+            ));
         }
         if fill(&mut *self.input, &mut [0])? > 0 {
             return Err(Bad::Damaged(position, "something follows the end mark, which is"));
@@ -606,7 +609,7 @@ mod tests {
 
     /// What a later version writes is refused by its number, whatever else is in it.
     #[test]
-    fn a_version_of_the_future_is_told() {
+    fn a_version_of_the_future_is_reported() {
         let mut file = of_version(encoded(&some(&[9])), 3);
         file.truncate(30);
         let bad = decoded(&file).1.expect_err("it is of version 3");

@@ -17,7 +17,7 @@ use crate::{Failure, ParentChannel};
 /// The shortest gap between completed operations that is reported.
 pub const GAP_FLOOR_NS: u64 = 20_000;
 /// The interval between progress reports.
-pub(crate) const TELL_EVERY_NS: u64 = 50_000_000;
+pub(crate) const REPORT_EVERY_NS: u64 = 50_000_000;
 /// The most gaps that are reported.
 const MAX_GAPS: usize = 1 << 17;
 
@@ -49,7 +49,7 @@ impl Demo<'_> {
         for key in &keys {
             block_on(store.get(key, |_| ()))?;
         }
-        self.parent.tell(Message::Ready)?;
+        self.parent.send(Message::Ready)?;
         let mut started_ns = monotonic_ns();
         if let Order::Go { at_ns } = self.parent.wait()? {
             started_ns = at_ns;
@@ -104,9 +104,9 @@ impl Demo<'_> {
             if end - last > GAP_FLOOR_NS && report.gaps.len() < MAX_GAPS {
                 report.gaps.push((last, end));
             }
-            if end - reported > TELL_EVERY_NS {
+            if end - reported > REPORT_EVERY_NS {
                 reported = end;
-                self.parent.tell(Message::Progress { at_ns: end, done })?;
+                self.parent.send(Message::Progress { at_ns: end, done })?;
             }
             last = end;
         }

@@ -60,7 +60,7 @@ impl FarPool {
         }
         if !node_paths.is_empty() {
             return Err(Failure::Usage(format!(
-                "{name}: its memory nodes say themselves where their memory lies (`swarm memnode \
+                "{name}: its memory nodes choose where their memory lies (`swarm memnode \
                  --memory`)"
             )));
         }

@@ -173,7 +173,7 @@ fn nullable<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     Option::deserialize(from)
 }
 
-/// Deserializes a field that may be null or missing, and tells which.
+/// Deserializes a field that may be null or missing, and keeps the two apart.
 fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     from: D,
 ) -> Result<Option<Option<T>>, D::Error> {
@@ -305,7 +305,7 @@ impl History {
             return Err(format!("{} has a value, and writes none", op.name()));
         }
         if expected.is_some() != (op == Op::CompareAndSwap) {
-            return Err("a cas tells what it expects, no other operation does".to_owned());
+            return Err("a cas states what it expects, no other operation does".to_owned());
         }
         if ttl_ns.is_some() != (op == Op::PutWithTtl) {
             return Err("a put_with_ttl has ttl_ns, no other operation does".to_owned());
@@ -327,15 +327,15 @@ impl History {
             }
             (Op::Get | Op::Swap, Outcome::Ok, None) => {
                 return Err(format!(
-                    "a {} that is ok tells what it read; of no key it is absent",
+                    "a {} that is ok states what it read; of no key it is absent",
                     op.name()
                 ));
             }
             (Op::Increment, Outcome::Ok, None) => {
-                return Err("an incr that is ok tells what it read, the sum".to_owned());
+                return Err("an incr that is ok states what it read, the sum".to_owned());
             }
             (Op::CompareAndSwap, Outcome::Exists, None) => {
-                return Err("a cas that found another value tells what it read".to_owned());
+                return Err("a cas that found another value states what it read".to_owned());
             }
             (_, _, Some(_)) => {
                 return Err(

@@ -60,7 +60,7 @@ pub fn work(job: &Job, parent: &dyn ParentChannel) -> Result<(), Failure> {
         Job::Torture(job) => torture::run(job, parent),
         Job::Soak(job) => soak::run(job, parent),
     };
-    parent.tell(match result {
+    parent.send(match result {
         Ok(report) => Message::Report(Box::new(report)),
         Err(failure) => match failure.message() {
             Some(message) => Message::Failed(message),

@@ -32,7 +32,7 @@ const TIME_ONE_IN: usize = 32;
 /// The number of operations whose keys are touched together, before the first of them.
 const BATCH: usize = 64;
 /// The interval between progress reports.
-const TELL_EVERY: Duration = Duration::from_millis(200);
+const REPORT_EVERY: Duration = Duration::from_millis(200);
 
 /// Runs the job.
 pub(crate) fn run(job: &BenchJob, parent: &dyn ParentChannel) -> Result<Report, Failure> {
@@ -87,7 +87,7 @@ impl Load<'_> {
             }
             Ok::<(), Error>(())
         })?;
-        self.parent.tell(Message::Loaded)?;
+        self.parent.send(Message::Loaded)?;
         self.parent.wait()?;
         Ok(())
     }
@@ -110,7 +110,7 @@ impl Task for Measure<'_> {
         client: &Client<F, C, P>,
     ) -> Result<Report, Failure> {
         self.warm_up(&Store::new(client))?;
-        self.parent.tell(Message::Ready)?;
+        self.parent.send(Message::Ready)?;
         if let Order::Go { at_ns } = self.parent.wait()? {
             while monotonic_ns() < at_ns {
                 std::hint::spin_loop();
@@ -179,7 +179,7 @@ impl<'a> Lanes<'a> {
             if let Some(start) = start {
                 let end = Instant::now();
                 self.meter.borrow_mut().time(op.kind(), end - start);
-                self.tell(number, end)?;
+                self.report_progress(number, end)?;
             }
         }
     }
@@ -234,12 +234,12 @@ impl<'a> Lanes<'a> {
         Ok(())
     }
 
-    fn tell(&self, number: usize, now: Instant) -> Result<(), Failure> {
-        if !self.of.job.progress || now - self.reported.get() < TELL_EVERY {
+    fn report_progress(&self, number: usize, now: Instant) -> Result<(), Failure> {
+        if !self.of.job.progress || now - self.reported.get() < REPORT_EVERY {
             return Ok(());
         }
         self.reported.set(now);
-        self.of.parent.tell(Message::Progress { at_ns: monotonic_ns(), done: number as u64 })
+        self.of.parent.send(Message::Progress { at_ns: monotonic_ns(), done: number as u64 })
     }
 }
 

@@ -9,7 +9,7 @@ pub trait ParentChannel {
     ///
     /// # Errors
     /// The parent has ended.
-    fn tell(&self, message: Message) -> Result<(), Failure>;
+    fn send(&self, message: Message) -> Result<(), Failure>;
     /// Waits for a command.
     ///
     /// # Errors

@@ -123,7 +123,7 @@ impl Pool {
     }
 
     /// Puts a new file into the place of a shared-memory pool's node, filled from the others, while
-    /// clients work. `goes_on` is told how far it is, once the node is gone for all clients; if it
+    /// clients work. `goes_on` gets how far it is, once the node is gone for all clients; if it
     /// returns `false`, the node stays gone until it is replaced. Returns whether the node votes.
     pub fn replace(
         path: &Path,
@@ -216,8 +216,8 @@ impl Pool {
         accounts.map_err(|error| Failure::from(error).in_pool(self.path()))
     }
 
-    /// Whether all of it is whole: each bucket and key at every node. Takes no client slot and changes nothing; `progress` is
-    /// told how much of the index was gone over, and of how much.
+    /// Whether all of it is whole: each bucket and key at every node. Takes no client slot and changes nothing; `progress`
+    /// gets how much of the index was gone over, and of how much.
     pub fn verify(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<Verdict, Failure> {
         let verdict = match self {
             Self::Near(pool) => shm::verify(pool, progress),

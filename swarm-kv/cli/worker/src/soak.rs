@@ -10,7 +10,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use swarm_kv::Error;
 
-use crate::demo::TELL_EVERY_NS;
+use crate::demo::REPORT_EVERY_NS;
 use crate::history::Op;
 use crate::job::{Message, Report, SoakJob, SoakTally, monotonic_ns};
 use crate::store::{Store, open_pool, with_emulated};
@@ -84,7 +84,7 @@ impl Soak<'_> {
         let mut rng = SmallRng::seed_from_u64(job.seed ^ u64::from(job.client) << 32);
         let mut hand = RecordedClient::new(store);
         let started_ns = monotonic_ns();
-        let (mut now, mut told_at, mut errors) = (started_ns, started_ns, 0);
+        let (mut now, mut reported_at, mut errors) = (started_ns, started_ns, 0);
         let mut current = Current::open(job, window_at(job.started_ns, now))?;
         let mut tally = SoakTally { window: current.number, ..SoakTally::default() };
         for number in 1..u32::MAX {
@@ -95,10 +95,10 @@ impl Soak<'_> {
             if window != current.number {
                 current = Current::open(job, window)?;
             }
-            if window != tally.window || now - told_at > TELL_EVERY_NS {
+            if window != tally.window || now - reported_at > REPORT_EVERY_NS {
                 tally.window = window;
-                told_at = now;
-                self.parent.tell(Message::OpCost(std::mem::take(&mut tally)))?;
+                reported_at = now;
+                self.parent.send(Message::OpCost(std::mem::take(&mut tally)))?;
                 tally.window = window;
             }
             let tag = Tag { client: job.client, number };
@@ -124,7 +124,7 @@ impl Soak<'_> {
                 Err(error) => return Err(error.into()),
             }
         }
-        self.parent.tell(Message::OpCost(tally))?;
+        self.parent.send(Message::OpCost(tally))?;
         Ok(Report { started_ns, ended_ns: now, ..Report::default() })
     }
 }

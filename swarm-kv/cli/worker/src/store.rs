@@ -84,7 +84,7 @@ trait Operations {
     fn next_keys<'s>(&'s self, cursor: &'s mut Cursor, each: Pairs<'s>) -> Operation<'s, bool>;
     fn put_many<'s>(&'s self, keys: &'s [&'s [u8]], values: &'s [&'s [u8]]) -> Operation<'s, ()>;
     fn usage(&self) -> Operation<'_, Usage>;
-    fn gc<'s>(&'s self, tell: &'s mut dyn FnMut(GcStage)) -> Operation<'s, Gc>;
+    fn gc<'s>(&'s self, progress: &'s mut dyn FnMut(GcStage)) -> Operation<'s, Gc>;
     fn rest(&self);
     fn counters(&self) -> Counters;
     fn last(&self) -> OpCost;
@@ -190,8 +190,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Operations for Client<F, C, P> {
         Box::pin(self.usage())
     }
 
-    fn gc<'s>(&'s self, tell: &'s mut dyn FnMut(GcStage)) -> Operation<'s, Gc> {
-        Box::pin(self.gc(tell))
+    fn gc<'s>(&'s self, progress: &'s mut dyn FnMut(GcStage)) -> Operation<'s, Gc> {
+        Box::pin(self.gc(progress))
     }
 
     fn rest(&self) {
@@ -396,8 +396,8 @@ impl<'s> Store<'s> {
     ///
     /// # Errors
     /// See [`Client::gc`].
-    pub async fn gc(&self, tell: &mut dyn FnMut(GcStage)) -> Result<Gc, Error> {
-        self.0.gc(tell).await
+    pub async fn gc(&self, progress: &mut dyn FnMut(GcStage)) -> Result<Gc, Error> {
+        self.0.gc(progress).await
     }
 
     /// Prepares for a pause without operations.

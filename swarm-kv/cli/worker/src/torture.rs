@@ -13,7 +13,7 @@ use rand::{RngExt, SeedableRng};
 use swarm_core::error::Error as CoreError;
 use swarm_kv::{CompareAndSwap, Error, TimeToLive, block_on};
 
-use crate::demo::TELL_EVERY_NS;
+use crate::demo::REPORT_EVERY_NS;
 use crate::history::Op;
 use crate::job::{Message, Order, Report, Served, TortureJob, monotonic_ns};
 use crate::pool::Pool;
@@ -79,7 +79,7 @@ impl Torture<'_> {
         let until_ns = match job.until_ns {
             Some(until_ns) => until_ns,
             None => {
-                self.parent.tell(Message::Ready)?;
+                self.parent.send(Message::Ready)?;
                 let Order::Go { at_ns } = self.parent.wait()? else { return Ok(Report::default()) };
                 // No spinning: clients that have not received the command yet need the processors.
                 thread::sleep(Duration::from_nanos(at_ns.saturating_sub(monotonic_ns())));
@@ -87,7 +87,7 @@ impl Torture<'_> {
             }
         };
         let started_ns = monotonic_ns();
-        let (mut now, mut told_at, mut errors) = (started_ns, started_ns, 0);
+        let (mut now, mut reported_at, mut errors) = (started_ns, started_ns, 0);
         let mut moves = Moves::default();
         // Whether its last write was refused.
         let mut full = false;
@@ -118,17 +118,17 @@ impl Torture<'_> {
                 Err(_) if errors < MAX_ERRORS => errors += 1,
                 Err(error) => return Err(error.into()),
             }
-            if now - told_at > TELL_EVERY_NS {
-                told_at = now;
-                moves.tell(store, self.parent)?;
+            if now - reported_at > REPORT_EVERY_NS {
+                reported_at = now;
+                moves.report(store, self.parent)?;
             }
         }
-        moves.tell(store, self.parent)?;
+        moves.report(store, self.parent)?;
         store.rest();
-        self.parent.tell(Message::Resting { since_ns: now, full })?;
+        self.parent.send(Message::Resting { since_ns: now, full })?;
         let Order::Lifted = self.parent.wait()? else { return Ok(Report::default()) };
         let served = self.be_served((store, &mut hand), &mut log, &names, numbers);
-        self.parent.tell(Message::Served(served.map_err(failed)?))?;
+        self.parent.send(Message::Served(served.map_err(failed)?))?;
         Ok(Report { started_ns, ended_ns: now, ..Report::default() })
     }
 
@@ -186,9 +186,9 @@ struct Moves {
 
 impl Moves {
     /// Reports how many there were since the last report.
-    fn tell(&mut self, store: &Store<'_>, parent: &dyn ParentChannel) -> Result<(), Failure> {
+    fn report(&mut self, store: &Store<'_>, parent: &dyn ParentChannel) -> Result<(), Failure> {
         let moved = store.counters().moved;
-        parent.tell(Message::Moved(moved - std::mem::replace(&mut self.outcome, moved)))
+        parent.send(Message::Moved(moved - std::mem::replace(&mut self.outcome, moved)))
     }
 }
 
@@ -348,7 +348,7 @@ impl<'s> RecordedClient<'s> {
     }
 }
 
-/// Returns what a value that was read tells.
+/// Returns the outcome that a value that was read shows.
 pub fn read(key: u32, value: Option<&[u8]>, room: &mut Vec<u8>) -> Outcome {
     let Some(value) = value else { return Outcome::Absent };
     let outcome = if is_counter(key) {

@@ -38,7 +38,7 @@ const SUM: u64 = 7;
 const LIVES: [Option<bool>; 3] = [None, Some(false), Some(true)];
 /// The answer that is the first of those.
 const LIFE: u64 = 8;
-/// What tells that there is a value from that there is none.
+/// The bit that is set if there is a value.
 const SOME: u64 = 1 << 63;
 /// Bits of a value in a record.
 const VALUE: u64 = (1 << 56) - 1;
