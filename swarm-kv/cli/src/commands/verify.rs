@@ -91,7 +91,7 @@ fn print_verdict(verdict: &Verdict) -> Result<(), Failure> {
     }
     if *busy > 0 {
         eprint_line(format_args!(
-            "{}: clients were at work there at each look, and nothing is said of them",
+            "{}: clients were at work there at each look, and there is no verdict on them",
             count(*busy, "key or bucket")
         ));
     }
