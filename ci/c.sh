@@ -54,13 +54,13 @@ pool() {
     "$swarm" create "$scratch/pool" --capacity 16MiB --max-clients 40 > /dev/null
 }
 
-# Says each round's number under `shell` once it has heard the one before, with a process of the command line for each look.
-swarm_says() {
+# Puts each round's number under `shell` once the peer has put the one before, with a process for each look.
+swarm_counts() {
     local round began=$SECONDS
     for ((round = 1; round <= $1; round++)); do
         "$swarm" put "$scratch/pool" shell "$round" > /dev/null
         until [[ "$("$swarm" get "$scratch/pool" peer 2> /dev/null || true)" == "$round" ]]; do
-            # The other one may have failed, and says so.
+            # The other one may have failed, and reports it.
             ((SECONDS - began < 120)) || return
             sleep 0.01
         done
@@ -68,7 +68,7 @@ swarm_says() {
 }
 
 # The same in Python.
-python_says() {
+python_counts() {
     timeout 120 "$python" - "$scratch/pool" "$1" << 'END'
 import sys, time
 import swarm
@@ -122,9 +122,9 @@ for compiler in gcc clang; do
             kill -0 $killed || exit
             sleep 0.05
         done
-        "$leader" "$scratch/pool" > "$scratch/said" &
+        "$leader" "$scratch/pool" > "$scratch/output" &
         next=$!
-        until [[ -s "$scratch/said" ]] || ! kill -0 $killed 2> /dev/null; do sleep 0.05; done
+        until [[ -s "$scratch/output" ]] || ! kill -0 $killed 2> /dev/null; do sleep 0.05; done
         kill -KILL $killed 2> /dev/null || true
         wait $killed 2> /dev/null || true
         wait $next
@@ -132,24 +132,24 @@ for compiler in gcc clang; do
 
         peer="$scratch/built/peer.c-$compiler-$linkage"
         timeout 120 "$peer" "$scratch/pool" peer shell 20 &
-        swarm_says 20
+        swarm_counts 20
         wait $!
 
-        # What a process was told is there when it is killed.
-        : > "$scratch/said"
-        "$peer" "$scratch/pool" killed > "$scratch/said" &
-        until [[ -s "$scratch/said" ]]; do
+        # What was acknowledged to a process is there when it is killed.
+        : > "$scratch/output"
+        "$peer" "$scratch/pool" killed > "$scratch/output" &
+        until [[ -s "$scratch/output" ]]; do
             kill -0 $! || exit
             sleep 0.05
         done
         sleep 0.2
         kill -KILL $!
         wait $! 2> /dev/null || true
-        last="$(tail -n 1 "$scratch/said")"
+        last="$(tail -n 1 "$scratch/output")"
         is="$("$swarm" get "$scratch/pool" killed)"
         # The last line may be cut short.
         if [[ "$is" -lt "$last" ]]; then
-            echo "FAILED: a killed process was told that $last is there, and $is is" >&2
+            echo "FAILED: $last was acknowledged to a killed process, and $is is" >&2
             exit 1
         fi
     done
@@ -159,7 +159,7 @@ python="$target/python/environment/bin/python"
 if "$python" -c 'import swarm' 2> /dev/null || { python=python3 && python3 -c 'import swarm' 2> /dev/null; }; then
     pool
     timeout 120 "$scratch/built/peer.c-gcc-shared" "$scratch/pool" peer python 500 &
-    python_says 500
+    python_counts 500
     wait $!
     echo "beside Python: 500 rounds"
 else

@@ -2,7 +2,7 @@
 # The Rust examples (examples/rust): formatted, without warnings, and each runs to its end on a pool and prints what it
 # should. Those in Python are run by ci/python.sh.
 #
-#   ci/examples.sh [KILLS]    the queue of jobs has so many workers killed, 30 if nothing is said
+#   ci/examples.sh [KILLS]    the queue of jobs has so many workers killed, 30 by default
 set -euo pipefail
 kills="${1:-30}"
 if ! [[ "$kills" =~ ^[1-9][0-9]{0,5}$ ]]; then

@@ -55,7 +55,7 @@ if [[ -w /dev/shm ]]; then export TMPDIR=/dev/shm; fi
 TMPDIR="$(mktemp -d)"
 export TMPDIR
 trap 'rm -rf "$TMPDIR"' EXIT
-# One at a time would leave the other processors idle. Each says how it ended in a file of its own.
+# One at a time would leave the other processors idle. Each writes how it ended to a file of its own.
 logs="$target/fuzz-logs"
 mkdir -p "$logs"
 fuzz() {

@@ -45,7 +45,7 @@ cargo fmt --check --manifest-path "$example/Cargo.toml"
 cargo_bare clippy --manifest-path "$example/Cargo.toml" -- -D warnings
 cargo_bare build --manifest-path "$example/Cargo.toml"
 bare="$out/build/$target/debug/bare"
-# It says what its assertions found.
+# It prints what its assertions found.
 "$bare"
 # Of the C library it has what starts it, prints and stops, and what the compiler copies bytes with.
 foreign="$(nm --undefined-only --format=just-symbols "$bare" | sed 's/@.*//' | sort)"

@@ -15,7 +15,7 @@ if ! [[ "${SWARM_FIRST:-0}" =~ ^[0-9]{1,18}$ ]]; then
     echo "SWARM_FIRST is the number of a schedule, not $SWARM_FIRST" >&2
     exit 2
 fi
-# What each part plays is said here.
+# What each part plays is set here.
 unset SWARM_SEED SWARM_SCHEDULES SWARM_SURPRISES SWARM_EXPLORED SWARM_ADVERSARIES SWARM_SHRINK
 export SWARM_DEEP=all
 began=$SECONDS

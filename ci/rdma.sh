@@ -78,7 +78,7 @@ on_host() {
     for program in "${tests[@]}"; do "$program" --color=never; done
 }
 
-# Both while the guest runs. What they say comes at the end.
+# Both while the guest runs. What they print comes at the end.
 (set -e; on_host) > "$scratch/host.log" 2>&1 &
 aside+=("$!")
 (set -e; renice -n 5 "$BASHPID" > /dev/null; lint) > "$scratch/lint.log" 2>&1 &

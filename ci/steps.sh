@@ -1,4 +1,4 @@
-# What .ci/run and ci/full.sh share: steps that say how long they took, and what each of them runs. To be sourced, in
+# What .ci/run and ci/full.sh share: steps that print how long they took, and what each of them runs. To be sourced, in
 # the project's root, by a script that lists its steps; its arguments choose some of them by the first word of their
 # names. `caller` is its path.
 set -euo pipefail
@@ -6,7 +6,7 @@ set -euo pipefail
 export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
 # Flags from outside would be another build than the one that is promised.
 unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS
-# Likewise, what is tried is what the steps say.
+# Likewise, what is tried is what the steps set.
 unset SWARM_SEED SWARM_FIRST SWARM_SCHEDULES SWARM_SURPRISES SWARM_EXPLORED SWARM_ADVERSARIES
 unset SWARM_HISTORY_ROUNDS SWARM_KILL_CALLS SWARM_SHRINK SWARM_DEEP
 target="${CARGO_TARGET_DIR:-target}"
@@ -99,16 +99,16 @@ loom() {
 }
 
 demo() {
-    local said
-    said=$(cargo run --release --locked --quiet -- demo --json) || return
-    echo "$said"
-    [[ "$said" == *'"ok":true'* ]]
+    local output
+    output=$(cargo run --release --locked --quiet -- demo --json) || return
+    echo "$output"
+    [[ "$output" == *'"ok":true'* ]]
 }
 
 # Instructions are counted on whatever machine this is, beside whatever else runs there.
 guard() { ci/install.sh valgrind && benches/guard.sh; }
 
-# What it measures in so short a time says nothing. Servers that are not installed it leaves out: to install them would
+# What it measures in so short a time means nothing. Servers that are not installed it leaves out: to install them would
 # start them.
 peers() {
     cargo run --quiet --locked --release -p swarm-benches --no-default-features --features lmdb --example peers -- \
@@ -135,13 +135,13 @@ torture() {
     for ((seed = 1; seed <= ${2:-1}; seed++)); do torture_once "$1" "$seed" || return; done
 }
 torture_once() {
-    local seconds said
+    local seconds output
     for seconds in "$1" "$((2 * $1))" "$((4 * $1))"; do
-        said=$(cargo run --release --locked --quiet -- torture --seconds "$seconds" --replace-nodes --kill-clients \
+        output=$(cargo run --release --locked --quiet -- torture --seconds "$seconds" --replace-nodes --kill-clients \
             --stop-clients --seed "$2" --json) || return
-        echo "$said"
-        [[ "$said" == *'"linearizable":true'* ]] || return
-        [[ "$said" =~ \"replaced\":([0-9]+) ]] && ((BASH_REMATCH[1] < 3)) || return 0
+        echo "$output"
+        [[ "$output" == *'"linearizable":true'* ]] || return
+        [[ "$output" =~ \"replaced\":([0-9]+) ]] && ((BASH_REMATCH[1] < 3)) || return 0
     done
     echo "torture: hardly any node was replaced" >&2
     return 1

@@ -17,11 +17,11 @@ tests() {
 }
 
 # The sanitizer must be on, and what is left out must not be everything.
-if said=$(tests --test canary -- --ignored 2>&1); then
+if output=$(tests --test canary -- --ignored 2>&1); then
     echo "FAILED: the sanitizer does not notice a race that is there" >&2
     exit 1
-elif [[ "$said" != *"ThreadSanitizer: data race"* ]]; then
-    echo "$said" >&2
+elif [[ "$output" != *"ThreadSanitizer: data race"* ]]; then
+    echo "$output" >&2
     exit 1
 fi
 tests --test conformance --test fabric --test clock --test threads

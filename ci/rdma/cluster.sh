@@ -45,7 +45,7 @@ stays() {
     waits 20 "the client's first write" "$SWARM" get "$1" before
 }
 
-# Told to end, they end well; but for one that a step has killed.
+# Asked to end, they end well; but for one that a step has killed.
 stop_nodes() {
     local process status
     for process in "${nodes[@]}"; do
@@ -56,7 +56,7 @@ stop_nodes() {
     done
 }
 
-# How many queue pairs a node has fenced, as its daemon said last.
+# How many queue pairs a node has fenced, as its daemon reported last.
 # fenced LOG
 fenced() { sed -n 's/.* \([0-9]*\) fenced.*/\1/p' "$work/$1.log" | tail -n 1 | grep . || echo 0; }
 
@@ -66,11 +66,11 @@ clients() { "$SWARM" info "$pool" --json | sed -n 's/.*"clients":\([0-9]*\).*/\1
 # Evicts client 0, and goes on until no daemon lists it: one that a busy host lets answer late is passed
 # over. As it may be late again, none must list it three times.
 evict_everywhere() {
-    local said absent=0
+    local output absent=0
     "$SWARM" evict "$pool" 0
     for _ in {1..50}; do
-        if said="$("$SWARM" evict "$pool" 0 2>&1)"; then absent=0; continue; fi
-        [[ "$said" == *"has no client 0"* ]] || die "an eviction: $said"
+        if output="$("$SWARM" evict "$pool" 0 2>&1)"; then absent=0; continue; fi
+        [[ "$output" == *"has no client 0"* ]] || die "an eviction: $output"
         ((++absent < 3)) || return 0
     done
     die "client 0 is listed after 50 evictions"
@@ -86,7 +86,7 @@ holder_dies() {
     running+=("$holder")
     waits 30 "a command under the lock" test -s "$work/command"
     running+=("$(< "$work/command")")
-    says "who holds the lock" ":$holder, attached, token" "$("$SWARM" locks "$1")"
+    contains "who holds the lock" ":$holder, attached, token" "$("$SWARM" locks "$1")"
     slot="$("$SWARM" locks "$1" --json | sed -n 's/.*"holders":\[{"client":\([0-9]*\).*/\1/p')"
     kill -KILL "$holder"
     kill -KILL "$(< "$work/command")"
@@ -111,29 +111,29 @@ fresh() { # a pool without clients, of nodes that are all there
 
 echo "nodes = [\"$address:7471\", \"$address:7472\", \"$address:7473\"]" > "$file"
 # A busy host may let nodes and clients wait for a processor. What dies is noticed all the same: the
-# system says so to all that are connected.
+# system reports it to all that are connected.
 export SWARM_NODE_TIMEOUT="${SWARM_NODE_TIMEOUT:-7s}"
 SWARM_GID_INDEX="${SWARM_GID_INDEX:-}"
 [[ -n "$SWARM_GID_INDEX" ]] || unset SWARM_GID_INDEX
 
 if wants static; then
-    say "no nodes, no pool: errors within seconds that say what to do"
-    says "no nodes" "does not answer" "$(fails 3 "$SWARM" get "$pool" a)"
+    announce "no nodes, no pool: errors within seconds that say what to do"
+    contains "no nodes" "does not answer" "$(fails 3 "$SWARM" get "$pool" a)"
     truncate -s "${capacity%iB}" "$work/memory"
     start_nodes "$work/memory"
-    says "no pool" "swarm create" "$(fails 3 "$SWARM" get "$pool" a)"
-    says "not listed" "does not list" \
+    contains "no pool" "swarm create" "$(fails 3 "$SWARM" get "$pool" a)"
+    contains "not listed" "does not list" \
         "$(fails 2 "$SWARM" memnode --listen "$address:7480" --capacity 64MiB --static "$file")"
-    says "twice at one address" "is another \`swarm memnode\` running there" \
+    contains "twice at one address" "is another \`swarm memnode\` running there" \
         "$(fails 3 "$SWARM" memnode --listen "$address:7471" --capacity 64MiB --static "$file")"
-    says "listening everywhere" "is no address that clients could reach" "$(fails 2 "$SWARM" memnode \
+    contains "listening everywhere" "is no address that clients could reach" "$(fails 2 "$SWARM" memnode \
         --listen 0.0.0.0:7480 --capacity 64MiB --etcd 127.0.0.1:2379 --name a)"
-    says "a wrong GID" "GID index 77" "$(fails 3 "$SWARM" memnode --gid-index 77 \
+    contains "a wrong GID" "GID index 77" "$(fails 3 "$SWARM" memnode --gid-index 77 \
         --listen "$address:7471" --capacity 64MiB --static "$file")"
 
-    say "the everyday commands"
+    announce "the everyday commands"
     "$SWARM" create "$pool" --capacity "$capacity"
-    says "twice" "is a pool already" "$(fails 3 "$SWARM" create "$pool" --capacity "$capacity")"
+    contains "twice" "is a pool already" "$(fails 3 "$SWARM" create "$pool" --capacity "$capacity")"
     "$SWARM" put "$pool" greeting hello
     same get hello "$("$SWARM" get "$pool" greeting)"
     # An insert goes to all nodes, an update to a majority.
@@ -154,16 +154,16 @@ if wants static; then
     sort "$work/in" | cmp - "$work/out" || die "what was imported is not what was exported"
     "$SWARM" info "$pool"
     same "clients that are left" 0 "$(clients)"
-    says "a wrong GID" "GID index 77" "$(fails 3 "$SWARM" get "$pool" greeting --gid-index 77)"
+    contains "a wrong GID" "GID index 77" "$(fails 3 "$SWARM" get "$pool" greeting --gid-index 77)"
     "$SWARM" doctor --static "$file" || true
     bad="$(fails 1 "$SWARM" doctor --gid-index 77 --static /nowhere)"
-    says "the doctor of a wrong GID" "GID index 77" "$bad"
-    says "the doctor of a list that is not there" "/nowhere" "$bad"
-    says "the doctor of the rest" "clock source" "$bad"
+    contains "the doctor of a wrong GID" "GID index 77" "$bad"
+    contains "the doctor of a list that is not there" "/nowhere" "$bad"
+    contains "the doctor of the rest" "clock source" "$bad"
 
-    say "bench"
+    announce "bench"
     "$SWARM" bench "$pool" --keys 500 --ops 3000 --clients 2 --workload b
-    say "a pool that is written over again and again, while another client waits for lines"
+    announce "a pool that is written over again and again, while another client waits for lines"
     "$SWARM" destroy --force "$pool" > /dev/null
     "$SWARM" create "$pool" --capacity 8MiB
     stays "$pool"
@@ -172,16 +172,16 @@ if wants static; then
     exec 7>&-
     wait "$client" || die "the client that waited ended with $?: $(cat "$work/import.log")"
     fresh --max-clients 2
-    says "too many clients" "client slots" \
+    contains "too many clients" "client slots" \
         "$(fails 3 "$SWARM" bench "$pool" --clients 3 --keys 10 --ops 100)"
     same "clients that are left of those" 0 "$(clients)"
     stop_nodes
-    says "a node's report" "memory registrations" "$(cat "$work/node-7471.log")"
+    contains "a node's report" "memory registrations" "$(cat "$work/node-7471.log")"
 fi
 
 if wants lone; then
     # Once it ended with the process that read its reports, without a word, and its memory was gone.
-    say "a memory node at an IPv6 address, in huge pages, serves on when nobody reads its reports"
+    announce "a memory node at an IPv6 address, in huge pages, serves on when nobody reads its reports"
     interface="$(ip -o address show to "$address" | awk '{ print $2; exit }')"
     ip -6 address add fd99::1/64 dev "$interface" nodad
     echo 'nodes = ["[fd99::1]:7474"]' > "$work/lone.toml"
@@ -195,7 +195,7 @@ if wants lone; then
     nodes=("$!")
     running+=("$!")
     waits 30 "a memory node" grep -q '^ready' "$work/lone.log"
-    says "huge pages" "in huge pages" "$(< "$work/lone.log")"
+    contains "huge pages" "in huge pages" "$(< "$work/lone.log")"
     "$SWARM" create "$lone" --nodes 1 --capacity "$capacity"
     stays "$lone"
     # Clients take none: they would lock more than they have to.
@@ -205,7 +205,7 @@ if wants lone; then
     wait "$client" || die "the client ended with $?: $(cat "$work/import.log")"
     sleep 3
     same "what it holds" hello "$("$SWARM" get "$lone" greeting)"
-    says "a GID of the other family" "cannot be reached" \
+    contains "a GID of the other family" "cannot be reached" \
         "$(fails 3 "$SWARM" get "$lone" greeting --gid-index 1)"
     stop_nodes
     ip -6 address del fd99::1/64 dev "$interface"
@@ -213,7 +213,7 @@ if wants lone; then
 fi
 
 if wants torture; then
-    say "torture: clients are killed, memory nodes' daemons stopped; one stamp slot for all writers"
+    announce "torture: clients are killed, memory nodes' daemons stopped; one stamp slot for all writers"
     start_nodes
     fresh --max-clients 64 --slots 1
     "$SWARM" torture "$pool" --seconds 5 --clients 3 --keys 3 --kill-clients --freeze-node \
@@ -223,16 +223,16 @@ if wants torture; then
 fi
 
 if wants nodes; then
-    say "torture: a memory node is killed, as are clients"
+    announce "torture: a memory node is killed, as are clients"
     start_nodes
     fresh --max-clients 64
     "$SWARM" torture "$pool" --seconds 5 --clients 3 --keys 3 --kill-clients --kill-node \
         --history "$work/history"
     "$SWARM" check "$work/history"
-    say "the others go on, also for those that come later"
+    announce "the others go on, also for those that come later"
     "$SWARM" put "$pool" still there
     same get there "$("$SWARM" get "$pool" still)"
-    say "without a majority: errors within seconds that name who is missing"
+    announce "without a majority: errors within seconds that name who is missing"
     stays "$pool"
     kill -KILL "${nodes[0]}" "${nodes[1]}" 2> /dev/null || true
     sleep 1
@@ -242,33 +242,33 @@ if wants nodes; then
         status=0
         wait "$client" || status=$?
         same "the client's exit status" 3 "$status"
-        says "the client" "too few memory nodes answer: memory node $address:" \
+        contains "the client" "too few memory nodes answer: memory node $address:" \
             "$(cat "$work/import.log")"
-        says "a later client" "memory nodes answered, 2 are needed: memory node $address:" \
+        contains "a later client" "memory nodes answered, 2 are needed: memory node $address:" \
             "$(fails 3 "$SWARM" get "$pool" still)"
     }
-    in_time 15 "to say so" without_majority
+    in_time 15 "to report it" without_majority
     stop_nodes
 fi
 
 if wants evict; then
-    say "an evicted client's write does not land"
+    announce "an evicted client's write does not land"
     start_nodes
     fresh
     stays "$pool"
     "$SWARM" info "$pool"
-    says "who is there, for programs" '"owners":[{"client":0,' "$("$SWARM" info "$pool" --json)"
+    contains "who is there, for programs" '"owners":[{"client":0,' "$("$SWARM" info "$pool" --json)"
     evict_everywhere
     printf 'after\tno\n' >&7
     exec 7>&-
     status=0
     wait "$client" || status=$?
     same "the evicted client's exit status" 3 "$status"
-    says "the evicted client" "was evicted" "$(cat "$work/import.log")"
+    contains "the evicted client" "was evicted" "$(cat "$work/import.log")"
     fails 1 "$SWARM" get "$pool" after > /dev/null
     same get yes "$("$SWARM" get "$pool" before)"
-    says "nobody there" "has no client 0" "$(fails 3 "$SWARM" evict "$pool" 0)"
-    say "a lock whose holder is killed: the next client has it once the dead one is evicted"
+    contains "nobody there" "has no client 0" "$(fails 3 "$SWARM" evict "$pool" 0)"
+    announce "a lock whose holder is killed: the next client has it once the dead one is evicted"
     holder_dies "$pool"
     sleep 3
     [[ ! -s "$work/inside" ]] || die "a client is taken for dead, and nobody has fenced it"
@@ -280,17 +280,17 @@ if wants evict; then
 fi
 
 if wants etcd; then
-    say "the same with etcd"
+    announce "the same with etcd"
     members=127.0.0.1:2379
     named="rdma://$members/pool"
     without_etcd() {
-        says "etcd gone at start" "etcd at" "$(fails 3 "$SWARM" get "$named" a)"
-        says "etcd gone at start" "etcd at" \
+        contains "etcd gone at start" "etcd at" "$(fails 3 "$SWARM" get "$named" a)"
+        contains "etcd gone at start" "etcd at" \
             "$(fails 3 "$SWARM" create "$named" --capacity "$capacity")"
-        says "etcd gone at start" "etcd at" "$(fails 3 "$SWARM" memnode --listen "$address:7481" \
+        contains "etcd gone at start" "etcd at" "$(fails 3 "$SWARM" memnode --listen "$address:7481" \
             --capacity 64MiB --etcd "$members" --name a)"
     }
-    in_time 30 "to say so" without_etcd
+    in_time 30 "to report it" without_etcd
     start_etcd "$members"
     nodes=()
     for name in a b c; do
@@ -300,8 +300,8 @@ if wants etcd; then
     done
     twin="$(fails 3 "$SWARM" memnode --listen "$address:7490" --capacity 64MiB --etcd "$members" \
         --name a)"
-    says "two nodes with one name" "$address:7481" "$twin"
-    says "two nodes with one name" "$address:7490" "$twin"
+    contains "two nodes with one name" "$address:7481" "$twin"
+    contains "two nodes with one name" "$address:7490" "$twin"
     # One that was not answered in time may have made it.
     despite_late_etcd "$SWARM" create "$named" --capacity "$capacity" ||
         despite_late_etcd "$SWARM" info "$named"
@@ -310,16 +310,16 @@ if wants etcd; then
     echo "$doctor"
     # Those that etcd knows need not be named.
     same "the nodes that the doctor has asked" 3 "$(grep -c 'a queue pair works' <<< "$doctor")"
-    say "torture with etcd"
+    announce "torture with etcd"
     despite_late_etcd "$SWARM" torture "$named" --seconds 4 --clients 3 --keys 3 --kill-clients
-    say "a daemon that nobody reaches hears of an eviction from etcd"
+    announce "a daemon that nobody reaches learns of an eviction from etcd"
     stays "$named"
     slot="$(despite_late_etcd "$SWARM" info "$named" | sed -n 's/^client *\([0-9][0-9]*\) .*incarnation.*/\1/p' | head -n 1)"
     before="$(fenced c)"
     cut_off 7483
     # On a busy host others may be late as well.
     evicted="$(despite_late_etcd "$SWARM" evict "$named" "$slot" --json)"
-    [[ "$evicted" =~ \"missing\":\[[^]]*\"c\" ]] || die "node c was told of the eviction: $evicted"
+    [[ "$evicted" =~ \"missing\":\[[^]]*\"c\" ]] || die "node c received the eviction: $evicted"
     fences_more() { (($(fenced c) > before)); }
     waits 10 "the daemon that was cut off to fence the client" fences_more
     reconnect
@@ -329,17 +329,17 @@ if wants etcd; then
     wait "$client" || status=$?
     same "the evicted client's exit status" 3 "$status"
     fails 1 "$SWARM" get "$named" after > /dev/null
-    say "a lock whose holder is killed: with etcd, the next client has it once the lease is over"
+    announce "a lock whose holder is killed: with etcd, the next client has it once the lease is over"
     holder_dies "$named"
     waits 60 "the lock to be taken over" test -s "$work/inside"
     wait "$waiter" || die "the one that waited for the lock ended with $?"
-    say "etcd dies; the clients that there are go on"
+    announce "etcd dies; the clients that there are go on"
     stays "$named"
     kill -KILL "$etcd"
     sleep 8
     for number in {1..50}; do printf 'after-%s\tyes\n' "$number"; done >&7
     sleep 1
-    says "a new client" "etcd at" "$(fails 3 "$SWARM" get "$named" before)"
+    contains "a new client" "etcd at" "$(fails 3 "$SWARM" get "$named" before)"
     exec 7>&-
     wait "$client" || die "the client did not go on: $(cat "$work/import.log")"
     start_etcd "$members"
@@ -349,8 +349,8 @@ if wants etcd; then
 fi
 
 if wants device; then
-    # Once nobody was told, and the system waited for the daemon for ever.
-    say "a memory node whose device is removed says so, and ends"
+    # Once nobody was notified, and the system waited for the daemon for ever.
+    announce "a memory node whose device is removed reports it, and ends"
     memnode removed --listen "$address:7471" --capacity "$capacity" --static "$file"
     interface="$(ip -o address show to "$address" | awk '{ print $2; exit }')"
     rdma link delete rxe0 &
@@ -358,9 +358,9 @@ if wants device; then
     status=0
     wait "$node" || status=$?
     same "the memory node's exit status" 3 "$status"
-    says "the memory node" "its RDMA device was removed" "$(< "$work/removed.log")"
+    contains "the memory node" "its RDMA device was removed" "$(< "$work/removed.log")"
     wait "${running[-1]}" || die "the device stays"
-    says "a client" "no RDMA device" "$(fails 1 "$SWARM" doctor --rdma)"
+    contains "a client" "no RDMA device" "$(fails 1 "$SWARM" doctor --rdma)"
     rdma link add rxe0 type rxe netdev "$interface"
 fi
-say "all is well"
+announce "all is well"

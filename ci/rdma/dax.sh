@@ -63,7 +63,7 @@ LOCK
         same "what the other machine stored" "from the first" "$("$SWARM" get "$pool" greeting)"
     fi
     meet ready
-    say "machine $number: torture"
+    announce "machine $number: torture"
     "$SWARM" torture "$pool" --seconds 10 --clients 2 --keys 3 --kill-clients \
         --history "$work/history"
     "$SWARM" check "$work/history"

@@ -13,7 +13,7 @@ if [[ "${1:-}" == --clients ]]; then # within the fourth
     "$SWARM" put "$pool" greeting hello
     "$SWARM" info "$pool"
     (sleep 12; touch "$OUT/half") &
-    say "torture; a memory node's machine is killed meanwhile"
+    announce "torture; a memory node's machine is killed meanwhile"
     "$SWARM" torture "$pool" --seconds 30 --clients 2 --keys 3 --kill-clients \
         --history "$work/history"
     "$SWARM" check "$work/history"
@@ -22,7 +22,7 @@ if [[ "${1:-}" == --clients ]]; then # within the fourth
     "$SWARM" put "$pool" still there
     same get there "$("$SWARM" get "$pool" still)"
     "$SWARM" info "$pool"
-    say "all is well"
+    announce "all is well"
     exit 0
 fi
 

@@ -199,7 +199,7 @@ for boot in 1 2 3; do
 done
 
 if [[ ! -s "$out/.status" ]]; then
-    echo "guest.sh: the guest said nothing; the end of its console:" >&2
+    echo "guest.sh: the guest reported nothing; the end of its console:" >&2
     tail -n 20 "$out/console.log" >&2
     exit 125
 fi

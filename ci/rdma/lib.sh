@@ -20,7 +20,7 @@ finish() {
 }
 trap finish EXIT
 
-say() { echo "== $*"; }
+announce() { echo "== $*"; }
 
 die() {
     echo "FAILED: $*"
@@ -31,17 +31,17 @@ die() {
 # same WHAT EXPECTED FOUND
 same() { [[ "$2" == "$3" ]] || die "$1: expected \`$2\`, found \`$3\`"; }
 
-# says WHAT PATTERN TEXT
-says() { [[ "$3" == *"$2"* ]] || die "$1: \`$2\` is not in: $3"; }
+# contains WHAT PATTERN TEXT
+contains() { [[ "$3" == *"$2"* ]] || die "$1: \`$2\` is not in: $3"; }
 
-# Runs a command that must fail with this status, and shows what it says.
+# Runs a command that must fail with this status, and shows its output.
 # fails STATUS COMMAND...
 fails() {
-    local wanted="$1" said status=0
+    local wanted="$1" output status=0
     shift
-    said="$("$@" 2>&1)" || status=$?
-    [[ "$status" == "$wanted" ]] || die "\`$*\` ended with $status, not $wanted, and said: $said"
-    echo "$said"
+    output="$("$@" 2>&1)" || status=$?
+    [[ "$status" == "$wanted" ]] || die "\`$*\` ended with $status, not $wanted, and printed: $output"
+    echo "$output"
 }
 
 # Waits for a command to succeed. The bound counts tries, ten for each second: on a busy host they take
@@ -57,7 +57,7 @@ waits() {
 }
 
 # Runs commands that must end within so many seconds, and on a busy host within as many times what the
-# command line takes to say its version, before and after them, as that is a tenth of a second.
+# command line takes to print its version, before and after them, as that is a tenth of a second.
 # in_time SECONDS WHAT COMMAND...
 in_time() {
     local limit="$1" what="$2" begun moment took
@@ -72,7 +72,7 @@ in_time() {
     "$SWARM" --version > "$work/version"
     moment=$((moment + ${EPOCHREALTIME/./} - begun))
     ((took < limit * 1000000 || took < limit * 5 * moment)) ||
-        die "$what took $((took / 1000)) ms, and to say a version $((moment / 2000)) ms"
+        die "$what took $((took / 1000)) ms, and to print a version $((moment / 2000)) ms"
 }
 
 # Starts a memory node's daemon and waits until it is ready; its process number is in `node`.
@@ -94,7 +94,7 @@ memnode() {
 
 is_ready_or_ended() { grep -q '^ready' "$1" || ! kill -0 "$node"; }
 
-# Whether etcd says that it is well.
+# Whether etcd reports that it is well.
 answers_health() {
     local answer
     exec 9<> "/dev/tcp/$1/$2" || return 1
@@ -110,11 +110,11 @@ despite_late_etcd() {
     local status
     for _ in {1..10}; do
         status=0
-        "$@" > "$work/said" 2> "$work/said.errors" || status=$?
-        [[ "$status" != 0 ]] && grep -q 'no answer within' "$work/said.errors" || break
+        "$@" > "$work/output" 2> "$work/output.errors" || status=$?
+        [[ "$status" != 0 ]] && grep -q 'no answer within' "$work/output.errors" || break
     done
-    cat "$work/said"
-    cat "$work/said.errors" >&2
+    cat "$work/output"
+    cat "$work/output.errors" >&2
     return "$status"
 }
 
