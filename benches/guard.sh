@@ -27,8 +27,8 @@ awk -v baseline="$baseline" '
         allowed = $1 ~ /-(instructions|future-bytes)$/ ? 0.03 * before[$1] : 0
         by = $2 - before[$1]
         if (by > allowed || -by > allowed) {
-            told = by > 0 ? "dearer" : "cheaper"
-            printf("%s: %s is %d, was %d (%+.1f %%)\n", told, $1, $2, before[$1], 100 * by / before[$1])
+            change = by > 0 ? "dearer" : "cheaper"
+            printf("%s: %s is %d, was %d (%+.1f %%)\n", change, $1, $2, before[$1], 100 * by / before[$1])
             bad = 1
         }
         delete before[$1]

@@ -19,12 +19,12 @@ count() {
             awk '/Collected/ { print $4 }'
     done | sort -n | head -n 1
 }
-# A program, one of its operations, under which name it is told, and how often it is done.
-tell() {
+# A program, one of its operations, under which name it is printed, and how often it is done.
+report() {
     local a b few="${4:-10000}" many="${5:-50000}"
     a=$(count "$1" "$2" "$few") b=$(count "$1" "$2" "$many")
     echo "$3: $(((b - a) / (many - few))) instructions"
 }
-for operation in get update; do tell hot_path "$operation" "$operation"; done
-for operation in increment get lock; do tell hot_cell "$operation" "cell-$operation" 5000 20000; done
-for operation in get read update task-get; do tell hot_handle "$operation" "handle-$operation"; done
+for operation in get update; do report hot_path "$operation" "$operation"; done
+for operation in increment get lock; do report hot_cell "$operation" "cell-$operation" 5000 20000; done
+for operation in get read update task-get; do report hot_handle "$operation" "handle-$operation"; done

@@ -1,7 +1,7 @@
 //! What one cached operation costs, as lines of `name value`: roundtrips, verbs and bytes, and how large the futures are.
 //! 24-byte keys, 64-byte values, 3 nodes; once on near memory, and once on memory that answers 2 us late.
 //!
-//! Of many operations of a kind it tells what most of them cost: now and then one looks after memory as well.
+//! Of many operations of a kind it reports what most of them cost: now and then one looks after memory as well.
 //! `benches/guard.sh` compares it with what it was.
 
 use std::error::Error;
@@ -32,14 +32,14 @@ fn usual(costs: &[OpCost]) -> Option<OpCost> {
     costs.iter().copied().max_by_key(times).filter(|cost| 2 * times(cost) > costs.len())
 }
 
-/// A pool of its own for `tell`.
-fn with_pool(tell: impl FnOnce(&Pool) -> Result<()>) -> Result<()> {
+/// A pool of its own for `measure`.
+fn with_pool(measure: impl FnOnce(&Pool) -> Result<()>) -> Result<()> {
     let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())?;
     let options = CreateOptions { nodes: 3, capacity: 32 << 20, ..CreateOptions::default() };
-    tell(&Pool::create(dir.path().join("pool"), &options)?)
+    measure(&Pool::create(dir.path().join("pool"), &options)?)
 }
 
-fn tell<F: Fabric, C: Clock, P: Protocol>(memory: &str, client: &Client<F, C, P>) -> Result<()> {
+fn report<F: Fabric, C: Clock, P: Protocol>(memory: &str, client: &Client<F, C, P>) -> Result<()> {
     let (store, value) = (client.blocking(), [7; 64]);
     let futures = [
         ("get", size_of_val(&client.get(&key(0)))),
@@ -86,9 +86,9 @@ fn tell<F: Fabric, C: Clock, P: Protocol>(memory: &str, client: &Client<F, C, P>
 }
 
 fn main() -> Result<()> {
-    with_pool(|pool| tell("near", &*shm::open(pool, Options::default())?))?;
+    with_pool(|pool| report("near", &*shm::open(pool, Options::default())?))?;
     with_pool(|pool| {
         let client = shm::open_emulated::<SafeGuess>(pool, Options::default(), ROUNDTRIP)?;
-        tell("far", &*client)
+        report("far", &*client)
     })
 }

@@ -1,6 +1,6 @@
 //! How much memory KEYS values of SIZE bytes take in a pool of three nodes of MIB each, as a multiple of the values:
 //! CLIENTS put them, and update a tenth of them, in turn. Processes that do so at the same time, as those of `swarm bench`,
-//! also leave what others could not tell a client that had no processor meanwhile.
+//! also leave hints that others could not send to a client that had no processor meanwhile.
 //!
 //! `cargo run --release -p swarm-benches --no-default-features --example footprint DIRECTORY CLIENTS MIB KEYS SIZE`
 
@@ -20,7 +20,7 @@ fn key(number: u64) -> [u8; 24] {
     key
 }
 
-fn tell(pool: &Pool, (keys, size): (u64, usize), when: &str) -> Result<()> {
+fn report(pool: &Pool, (keys, size): (u64, usize), when: &str) -> Result<()> {
     let usage = shm::usage(pool)?;
     let times = |bytes: u64| (NODES as u64 * bytes) as f64 / (keys * size as u64) as f64;
     println!(
@@ -53,10 +53,10 @@ fn main() -> Result<()> {
     for (number, client) in (0..keys).zip(all.iter().cycle()) {
         client.blocking().insert(&key(number), &value)?;
     }
-    tell(&pool, (keys, size), "put")?;
+    report(&pool, (keys, size), "put")?;
     let (zipf, mut rng) = (Zipf::new(keys.max(2)), fastrand::Rng::with_seed(1));
     for client in all.iter().cycle().take(keys as usize / 10) {
         client.blocking().update(&key(zipf.draw(rng.f64())), &value)?;
     }
-    tell(&pool, (keys, size), "a tenth is updated")
+    report(&pool, (keys, size), "a tenth is updated")
 }

@@ -21,9 +21,9 @@ use common::own_time;
 use swarm_kv::Options;
 use swarm_kv::shm::{self, CreateOptions, OpenOptions, Pool};
 
-/// Tells a re-executed program which pool to use.
+/// The variable that names the pool to a re-executed program.
 const POOL: &str = "SWARM_KV_TEST_POOL";
-/// Tells it which of the clients it is, and how many keys there are.
+/// The variables for which of the clients it is, and for how many keys there are.
 const PART: &str = "SWARM_KV_TEST_PART";
 const KEYS: &str = "SWARM_KV_TEST_KEYS";
 const CLIENTS: usize = 4;
@@ -36,7 +36,7 @@ const WANTED: Duration = Duration::from_millis(10);
 /// is ignored.
 const KILLS: usize = 7;
 
-/// Tells a child that its input has ended.
+/// Whether the input of this child has ended.
 static END: AtomicBool = AtomicBool::new(false);
 /// An operation that has not ended by then never will.
 const HANGS: Duration = Duration::from_secs(20);
@@ -128,12 +128,12 @@ impl Client {
     }
 
     /// Returns the next number that it prints.
-    fn says(&mut self) -> u64 {
+    fn next_number(&mut self) -> u64 {
         let lines = self.stdout.by_ref().lines();
         let mut reports = lines.map_while(Result::ok).filter_map(|line| {
             line.split_once("says: ").and_then(|(_, number)| number.trim().parse().ok())
         });
-        reports.next().expect("it says something before it ends")
+        reports.next().expect("it prints a number before it ends")
     }
 
     fn killed(mut self) -> Option<Self> {
@@ -146,7 +146,7 @@ impl Client {
     /// It ends by itself. Returns how long its longest operation took.
     fn ends(mut self) -> Duration {
         drop(self.stdin.take());
-        let longest = Duration::from_nanos(self.says());
+        let longest = Duration::from_nanos(self.next_number());
         assert!(self.process.wait().expect("it ends").success());
         longest
     }
@@ -179,7 +179,7 @@ impl Scene {
         let begins = |part| Client::begins(pool.path(), part, self.keys);
         let mut clients: Vec<Client> = (0..CLIENTS).map(begins).collect();
         for client in &mut clients {
-            client.says();
+            client.next_number();
         }
         sleep(self.before);
         if self.keys > FEW {

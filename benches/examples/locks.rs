@@ -126,7 +126,7 @@ impl Futex {
         }
     }
 
-    /// Sets the word, and wakes who sleeps on it.
+    /// Sets the word, and wakes those that sleep on it.
     fn set(&self, value: u32) {
         self.0.store(value, Ordering::Release);
         // SAFETY: the word outlives the call.

@@ -100,7 +100,7 @@ struct Stage {
     is_over: AtomicBool,
 }
 
-/// Fills the node's memory once it is told to, so many keys a second or as many as it can, and gives up before the node
+/// Fills the node's memory once that is asked for, so many keys a second or as many as it can, and gives up before the node
 /// votes. Returns how many those are.
 fn fill(pool: &Pool, rate: Option<f64>, stage: &Stage) -> Result<f64> {
     let client = shm::open(pool, Options::default())?;

@@ -39,7 +39,7 @@ async fn delete_key(State(store): State<Store>, Path(key): Path<String>) -> Resp
     store.delete(key.as_bytes()).await.map_err(response)
 }
 
-/// Says by the status what the sender can do.
+/// The status shows what the sender can do.
 fn response(error: swarm_kv::Error) -> (StatusCode, String) {
     let status = match (error.kind(), error) {
         (ErrorKind::Retry | ErrorKind::Reopen, _) => StatusCode::SERVICE_UNAVAILABLE,

@@ -50,7 +50,7 @@ fn take(store: &Store) -> Result<Result<(), Duration>, swarm_kv::Error> {
         // Clocks of others may be ahead: time does not go back.
         let now = now.max(at);
         let tokens = (tokens + (now - at) as f64 * RATE / 1e9).min(BURST);
-        // What the last call says counts: this is called again if another change came first.
+        // The answer of the last call counts: this is called again if another change came first.
         let left = if tokens >= 1.0 {
             answer = Ok(());
             tokens - 1.0

@@ -1,5 +1,5 @@
 //! Backups: what goes in comes out; one that is changed in any way is refused, and nothing that it hands out before is wrong;
-//! what is no backup is told without a panic.
+//! what is no backup is refused without a panic.
 #![no_main]
 
 use arbitrary::Arbitrary;

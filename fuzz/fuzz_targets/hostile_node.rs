@@ -1,5 +1,5 @@
 //! Nodes whose words were written by somebody who does not keep to the protocol: registers, buffers,
-//! cells, records and buckets may say anything. Operations end, with an answer or an error.
+//! cells, records and buckets may hold anything. Operations end, with an answer or an error.
 #![no_main]
 
 use std::cell::Cell;

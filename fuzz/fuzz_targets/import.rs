@@ -129,7 +129,7 @@ fuzz_target!(|input: Input| {
     let (mut written, mut line) = (Vec::new(), Vec::new());
     let mut pairs = pairs;
     for (key, value, expires) in &mut pairs {
-        // Lines of text do not say.
+        // Lines of text have no deadline.
         *expires = None;
         escape::format_line(key, value, &mut line);
         if written.is_empty() {

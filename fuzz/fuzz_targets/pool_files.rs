@@ -1,5 +1,5 @@
 //! Headers and control file of a pool, damaged at random: opening it fails with an error, or the
-//! pool can be used, and what it is told to keep it keeps or says that it cannot.
+//! pool can be used, and what is put there it keeps, or ends in an error.
 #![no_main]
 
 use std::fs::OpenOptions;
@@ -32,7 +32,7 @@ enum Bytes {
     Cut,
 }
 
-/// A key that is there at first, and what it says.
+/// A key that is there at first, and its value.
 const THERE: (&[u8], &[u8]) = (b"there", b"before");
 /// Others: one that is kept in place and one that is not.
 const NEW: [(&[u8], &[u8]); 2] = [(b"key", b"value"), (b"another", &[7; 3000])];
@@ -99,13 +99,13 @@ fn hurt(image: &Image, damage: &Damage) -> std::io::Result<()> {
     }
 }
 
-/// What a key says, unless it is an error that is told.
+/// The value of a key, unless reading it ends in an error.
 fn outcome(store: &shm::Client, key: &[u8]) -> Option<Option<Vec<u8>>> {
     let outcome = store.blocking().get(key).ok()?;
     Some(outcome.map(|value| value.to_vec()))
 }
 
-/// An operation may end in an error. One that is done has done what it says.
+/// An operation may end in an error. One that succeeds has done what it is for.
 fn use_it(store: &shm::Client) {
     if let Some(found) = outcome(store, THERE.0) {
         assert_eq!(found.as_deref(), Some(THERE.1), "nobody wrote anything else");

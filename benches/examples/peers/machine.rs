@@ -57,7 +57,7 @@ impl Span {
     }
 
     /// The share of all processors since then that others took, the machine's owner among them. `None` if the
-    /// kernel does not tell.
+    /// kernel does not show it.
     pub(crate) fn taken_by_others(self, ours: &[u32]) -> Option<f64> {
         let now = Self::begin(ours);
         let (all, idle) = (now.all - self.all, now.idle - self.idle);

@@ -7,8 +7,8 @@
 //! Ours with one node and with three; LMDB (with the feature `lmdb`); a table behind 4,096 robust mutexes; a table of
 //! seqlocks; redis and memcached over unix sockets, if they are installed. One and two processes get (workload C),
 //! or get and update by halves (A): zipfian 0.99, keys of 24 bytes, values of 64. The systems take turns, so that a
-//! machine that is busy now and then is so for all of them; what is told is the median of the rounds, with the least and the
-//! most. None of the peers is replicated.
+//! machine that is busy now and then is so for all of them; what is printed is the median of the rounds, with the
+//! least and the most. None of the peers is replicated.
 
 use std::error::Error;
 use std::path::Path;
@@ -77,7 +77,7 @@ struct Runner {
 }
 
 impl Runner {
-    /// `None` where the system cannot be had, which it says.
+    /// `None` where the system cannot be had, which is printed.
     fn start(system: System, place: &Path, keys: u64) -> Result<Option<Self>> {
         let server = match system.create(place, keys)? {
             Ok(server) => server,

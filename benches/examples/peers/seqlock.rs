@@ -34,7 +34,7 @@ impl Seqlocks {
         loop {
             at %= self.slots;
             let slot = &self.shared.words()[at * SLOT..][..SLOT];
-            // Pairs with the release in `insert`: who sees a count sees the key, which does not change.
+            // Pairs with the release in `insert`: a reader that sees a count sees the key, which does not change.
             if slot[0].load(Ordering::Acquire) == 0 {
                 return (slot, false);
             }

@@ -23,7 +23,7 @@ impl Server {
     /// `None` if it is not installed.
     pub(crate) fn memcached(socket: &Path, keys: u64) -> Result<Option<Self>> {
         let mut command = Command::new("memcached");
-        // It runs as root only when it is told to. Keys that it has no room for it would drop.
+        // It runs as root only when an option allows it. Keys that it has no room for it would drop.
         command.args(["-u", "root", "-m", &(64 + keys / 1024).to_string()]);
         command.arg("-s").arg(socket);
         Self::start(command, socket)

@@ -47,7 +47,7 @@ impl Workload {
 pub(crate) enum Role {
     /// Inserts all keys.
     Load,
-    /// Measures when it is told to, by lines of the standard input.
+    /// Measures once for each line of the standard input.
     Serve { seed: u64 },
 }
 
