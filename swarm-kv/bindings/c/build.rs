@@ -3,7 +3,7 @@
 use std::env;
 
 fn main() {
-    let part = |name: &str| env::var(name).expect("Cargo says so");
+    let part = |name: &str| env::var(name).expect("Cargo sets it");
     let (major, minor) = (part("CARGO_PKG_VERSION_MAJOR"), part("CARGO_PKG_VERSION_MINOR"));
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libswarm.so.{major}.{minor}");
     println!("cargo::rerun-if-changed=build.rs");

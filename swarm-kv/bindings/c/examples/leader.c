@@ -1,5 +1,5 @@
 /* Of the processes that run this one leads: the one that holds a lock. It works for a second, and lets the next one lead; if it is killed, the
- * next one leads as well. A process that waits says who leads.
+ * next one leads as well. A process that waits prints who leads.
  *
  *   cc leader.c $(pkg-config --cflags --libs swarm) -o leader; for n in 1 2 3; do ./leader /dev/shm/pool & done; wait
  */
@@ -31,7 +31,7 @@ static swarm_status lead(swarm_store *store, swarm_guard *guard, swarm_error *er
     return status;
 }
 
-/* Waits for its turn, and says who leads meanwhile. It takes a new place in the queue each tenth of a second: a program that has to be served in its
+/* Waits for its turn, and prints who leads meanwhile. It takes a new place in the queue each tenth of a second: a program that has to be served in its
  * turn waits without end, in a thread of its own. */
 static int follow(swarm_store *store) {
     swarm_error error;

@@ -267,7 +267,7 @@ void swarm_free(void *value);
 //
 // Where the value is longer than the buffer, that is left as it was, `*length` says how long it has to be, and the call returns
 // SWARM_ERROR_BUFFER; another process may make the value longer meanwhile. `buffer` may be NULL if `capacity` is zero. Where there
-// is no value, or none is told, `*length` becomes zero. SWARM_MAX_VALUE bytes are enough for any value.
+// is no value, or none is returned, `*length` becomes zero. SWARM_MAX_VALUE bytes are enough for any value.
 //
 // Ownership: all is the caller's; nothing is kept. `buffer` must not overlap `key`. Threads: any.
 //
@@ -503,7 +503,7 @@ swarm_status swarm_submit_get(const swarm_store *store,
                               swarm_operation **operation,
                               swarm_error *error);
 
-// Begins to make `value` the value of `key`. All that is said of swarm_submit_get holds; `key` and `value` are copied.
+// Begins to make `value` the value of `key`. The rules of swarm_submit_get apply; `key` and `value` are copied.
 //
 // Returns SWARM_OK; SWARM_ERROR_ARGUMENT; SWARM_ERROR_PANIC.
 //
@@ -517,7 +517,7 @@ swarm_status swarm_submit_put(const swarm_store *store,
                               swarm_operation **operation,
                               swarm_error *error);
 
-// Begins to add `key` with `value`; swarm_poll returns SWARM_EXISTS if it was there already. All that is said of swarm_submit_get holds;
+// Begins to add `key` with `value`; swarm_poll returns SWARM_EXISTS if it was there already. The rules of swarm_submit_get apply;
 // `key` and `value` are copied.
 //
 // Returns SWARM_OK; SWARM_ERROR_ARGUMENT; SWARM_ERROR_PANIC.
@@ -532,7 +532,7 @@ swarm_status swarm_submit_insert(const swarm_store *store,
                                  swarm_operation **operation,
                                  swarm_error *error);
 
-// Begins to replace the value of `key`; swarm_poll returns SWARM_ABSENT if it was not there. All that is said of swarm_submit_get holds;
+// Begins to replace the value of `key`; swarm_poll returns SWARM_ABSENT if it was not there. The rules of swarm_submit_get apply;
 // `key` and `value` are copied.
 //
 // Returns SWARM_OK; SWARM_ERROR_ARGUMENT; SWARM_ERROR_PANIC.
@@ -547,7 +547,7 @@ swarm_status swarm_submit_update(const swarm_store *store,
                                  swarm_operation **operation,
                                  swarm_error *error);
 
-// Begins to take `key` away. All that is said of swarm_submit_get holds.
+// Begins to take `key` away. The rules of swarm_submit_get apply.
 //
 // Returns SWARM_OK; SWARM_ERROR_ARGUMENT; SWARM_ERROR_PANIC.
 //
@@ -560,7 +560,7 @@ swarm_status swarm_submit_delete(const swarm_store *store,
                                  swarm_error *error);
 
 // Begins to make `new_value` the value of `key` if its value is `expected`; swarm_poll returns SWARM_LOST if it was not. NULL stands for
-// no value, as for swarm_compare_and_swap. All that is said of swarm_submit_get holds; what is passed is copied.
+// no value, as for swarm_compare_and_swap. The rules of swarm_submit_get apply; what is passed is copied.
 //
 // Returns SWARM_OK; SWARM_ERROR_ARGUMENT; SWARM_ERROR_PANIC.
 //
@@ -577,7 +577,7 @@ swarm_status swarm_submit_compare_and_swap(const swarm_store *store,
                                            swarm_error *error);
 
 // Begins to add `by` to the number under `key`. The value that swarm_poll writes is the sum, in decimal digits, without a zero byte at its end.
-// All that is said of swarm_submit_get holds.
+// The rules of swarm_submit_get apply.
 //
 // Returns SWARM_OK; SWARM_ERROR_ARGUMENT; SWARM_ERROR_PANIC.
 //
@@ -607,7 +607,7 @@ swarm_status swarm_poll(const swarm_operation *operation,
                         size_t *length,
                         swarm_error *error);
 
-// Waits until an operation has ended. All that is said of swarm_poll holds, but that it never returns SWARM_PENDING.
+// Waits until an operation has ended. The rules of swarm_poll apply, but it never returns SWARM_PENDING.
 //
 // # Safety
 // As of swarm_poll.
@@ -742,7 +742,7 @@ swarm_status swarm_rwlock_write(const swarm_store *store,
                                 swarm_guard **guard,
                                 swarm_error *error);
 
-// As swarm_lock_acquire, of `wanted` of a semaphore's `permits`, which are 1 to SWARM_MAX_HOLDERS. All its users have to say the
+// As swarm_lock_acquire, of `wanted` of a semaphore's `permits`, which are 1 to SWARM_MAX_HOLDERS. All users have to pass the
 // same number of permits: otherwise it returns SWARM_ERROR_OTHER_KIND.
 //
 // Returns what swarm_lock_acquire returns.
@@ -774,8 +774,8 @@ swarm_status swarm_once_begin(const swarm_store *store,
                               swarm_error *error);
 
 // Takes the lock of this name away from the holder with this token, which need not have ended, and lets in the next one. The
-// holder is told when it releases it (SWARM_ERROR_TAKEN_AWAY). Returns SWARM_ABSENT, and changes nothing, if that holds it no
-// more.
+// holder gets an error when it releases it (SWARM_ERROR_TAKEN_AWAY). Returns SWARM_ABSENT, and changes nothing, if that holds it
+// no more.
 //
 // Ownership: nothing is kept. Threads: any.
 //
@@ -837,7 +837,7 @@ swarm_status swarm_queue_view(const swarm_store *store,
                               swarm_error *error);
 
 // Joins the barrier of this name: from now on the others wait for this member. Writes it to `*member`, or NULL if that fails.
-// The barrier need not be created; it opens once `parties` have joined and every member has arrived. All its users have to say
+// The barrier need not be created; it opens once `parties` have joined and every member has arrived. All users have to pass
 // the same number: otherwise it returns SWARM_ERROR_OTHER_KIND. More may join, SWARM_MAX_MEMBERS in all: a further one gets
 // SWARM_ERROR_RETRY.
 //
@@ -888,8 +888,8 @@ swarm_seat swarm_member_seat(const swarm_member *member);
 // `member` is NULL or one that has not left and that no other thread uses. `error` is NULL or can be written.
 swarm_status swarm_member_leave(swarm_member *member, swarm_error *error);
 
-// Takes a member out of the barrier of this name, which need not have ended. It is told when it waits. Returns SWARM_ABSENT, and
-// changes nothing, if it is none any more.
+// Takes a member out of the barrier of this name, which need not have ended. It gets an error when it waits. Returns SWARM_ABSENT,
+// and changes nothing, if it is none any more.
 //
 // Ownership: nothing is kept. Threads: any.
 //
@@ -921,7 +921,7 @@ swarm_status swarm_barrier_view(const swarm_store *store,
                                 swarm_error *error);
 
 // Counts the latch of this name down by `by`, to zero at most, and writes what is left to `*left`, which is zero if the call
-// fails. With `by` zero it tells what is left. The latch opens at zero. It need not be created: the client that uses it first makes it with
+// fails. With `by` zero it writes what is left. The latch opens at zero. It need not be created: the client that uses it first makes it with
 // its `count`. Counts are of nobody: a process that ends before it has counted is waited for in vain.
 //
 // Ownership: nothing is kept. Threads: any.
@@ -941,7 +941,7 @@ swarm_status swarm_latch_count_down(const swarm_store *store,
                                     swarm_error *error);
 
 // Waits until the latch of this name is open, for `timeout_ms` milliseconds at most, or without end if that is SWARM_FOREVER.
-// With zero it tells whether it is.
+// With zero it returns at once whether it is.
 //
 // Ownership: nothing is kept. Threads: any. As of swarm_lock_acquire the thread sleeps.
 //
@@ -957,7 +957,7 @@ swarm_status swarm_latch_wait(const swarm_store *store,
                               swarm_error *error);
 
 // Writes the integer of this name to `*value`, which is zero if the call fails. It has 64 bits, and is `initial` until it is
-// changed: it need not be created, and all its users have to say the same. It is what Rust's `Atomic<u64>` is, and `db.atomic` of
+// changed: it need not be created, and all users have to pass the same. It is what Rust's `Atomic<u64>` is, and `db.atomic` of
 // Python. A number with a sign is kept in it as C converts one.
 //
 // Ownership: nothing is kept. Threads: any.
@@ -1060,7 +1060,7 @@ swarm_status swarm_guarded_update(const swarm_store *store,
                                   void *context,
                                   swarm_error *error);
 
-// Watches `key`, whether or not it is there: writes to `*watch` what swarm_watch_next tells its values by, or NULL if that
+// Watches `key`, whether or not it is there: writes to `*watch` what swarm_watch_next reads its values by, or NULL if that
 // fails.
 //
 // Ownership: the watch is the caller's, until swarm_watch_close, which may be after swarm_close. `key` is copied. Threads: any.
@@ -1076,14 +1076,14 @@ swarm_status swarm_watch_open(const swarm_store *store,
                               swarm_watch **watch,
                               swarm_error *error);
 
-// Waits until the key's value is another one than was told last, for `timeout_ms` milliseconds at most, or without end if that
-// is SWARM_FOREVER; the first time it tells the value that is there. Returns SWARM_OK, and writes where the value is to `*value`
-// and its length to `*length`; or SWARM_ABSENT, if the key is not there. `*value` and `*length` become NULL and zero in all
-// other cases; both may be NULL for a caller that does not want it.
+// Waits until the key's value is another one than was returned last, for `timeout_ms` milliseconds at most, or without end if
+// that is SWARM_FOREVER; the first time it returns the value that is there. Returns SWARM_OK, and writes where the value is to
+// `*value` and its length to `*length`; or SWARM_ABSENT, if the key is not there. `*value` and `*length` become NULL and zero in
+// all other cases; both may be NULL for a caller that does not want it.
 //
 // Of several changes in a row some may be missed, and never the last one: what changes after SWARM_TIMED_OUT, or between two
-// calls, is told by the next call. A value that is written again is no change. It never returns SWARM_OK for a value that it
-// told last.
+// calls, is returned by the next call. A value that is written again is no change. It never returns SWARM_OK for a value that
+// it returned last.
 //
 // Ownership: the value is the watch's, and is there until the next call with the watch. Threads: one at a time for a watch. The
 // thread sleeps meanwhile, and uses none of the handle's clients; signals' handlers run, and the call goes on after them.
@@ -1096,7 +1096,7 @@ swarm_status swarm_watch_open(const swarm_store *store,
 // written.
 swarm_status swarm_watch_next(swarm_watch *watch, uint64_t timeout_ms, const void **value, size_t *length, swarm_error *error);
 
-// Frees a watch, and the value that it told last. NULL is passed over. Threads: any.
+// Frees a watch, and the value that it returned last. NULL is passed over. Threads: any.
 //
 // Returns SWARM_OK; SWARM_ERROR_PANIC.
 //

@@ -294,25 +294,25 @@ private:
     std::uint32_t parties_;
 };
 
-/* An integer of 64 bits that changes as a whole, of whatever process: `initial` until it is changed, which all its users say. */
+/* An integer of 64 bits that changes as a whole, of whatever process: `initial` until it is changed, which all users pass. */
 class atomic : detail::named {
 public:
     atomic(const store &of, std::string_view name, std::uint64_t initial = 0) : named(of, name), initial_(initial) {}
 
     std::uint64_t load() const {
-        return told([&](std::uint64_t *value, swarm_error *failed) {
+        return status_and_value([&](std::uint64_t *value, swarm_error *failed) {
                    return swarm_atomic_load(handle(), name(), length(), initial_, value, failed);
                }).second;
     }
     /* The value before. */
     std::uint64_t exchange(std::uint64_t value) const {
-        return told([&](std::uint64_t *before, swarm_error *failed) {
+        return status_and_value([&](std::uint64_t *before, swarm_error *failed) {
                    return swarm_atomic_swap(handle(), name(), length(), initial_, value, before, failed);
                }).second;
     }
     /* Whether it was `expected`, which becomes the value that was there. */
     bool compare_exchange(std::uint64_t &expected, std::uint64_t desired) const {
-        const auto [status, found] = told([&](std::uint64_t *was, swarm_error *failed) {
+        const auto [status, found] = status_and_value([&](std::uint64_t *was, swarm_error *failed) {
             return swarm_atomic_compare_exchange(handle(), name(), length(), initial_, expected, desired, was, failed);
         });
         expected = found;
@@ -320,7 +320,7 @@ public:
     }
     /* The value before. */
     std::uint64_t fetch_add(std::uint64_t by = 1) const {
-        return told([&](std::uint64_t *before, swarm_error *failed) {
+        return status_and_value([&](std::uint64_t *before, swarm_error *failed) {
                    return swarm_atomic_fetch_add(handle(), name(), length(), initial_, by, before, failed);
                }).second;
     }
@@ -337,7 +337,7 @@ public:
 
 private:
     template <typename Call>
-    static std::pair<swarm_status, std::uint64_t> told(Call &&call) {
+    static std::pair<swarm_status, std::uint64_t> status_and_value(Call &&call) {
         std::uint64_t value = 0;
         const auto status = detail::run([&](swarm_error *failed) { return call(&value, failed); });
         return {status, value};
@@ -405,7 +405,7 @@ public:
         });
     }
 
-    /* Waits until the value is another one than it was told last, the first time for nothing: then value() has it. */
+    /* Waits until the value is another one than it returned last, the first time not at all: then value() has it. */
     void changed() { next(SWARM_FOREVER); }
     /* The same, for so long at most: whether it changed. */
     bool changed_within(std::chrono::milliseconds limit) { return next(detail::milliseconds(limit)); }

@@ -12,7 +12,7 @@ use crate::status::{call, swarm_error, swarm_status};
 use crate::store::swarm_store;
 
 /// Writes the integer of this name to `*value`, which is zero if the call fails. It has 64 bits, and is `initial` until it is
-/// changed: it need not be created, and all its users have to say the same. It is what Rust's `Atomic<u64>` is, and `db.atomic` of
+/// changed: it need not be created, and all users have to pass the same. It is what Rust's `Atomic<u64>` is, and `db.atomic` of
 /// Python. A number with a sign is kept in it as C converts one.
 ///
 /// Ownership: nothing is kept. Threads: any.
@@ -114,25 +114,25 @@ pub unsafe extern "C" fn swarm_atomic_fetch_add(
 
 type Atomic = BlockingObject<StoreAtomic<u64, Plain>>;
 
-/// Runs an operation, and writes the integer that it tells to `told`.
+/// Runs an operation, and writes the integer that it returns to `*place`.
 ///
 /// # Safety
 /// As of [`swarm_atomic_load`].
 unsafe fn run(
     (store, name, name_length): (*const swarm_store, *const c_void, usize),
     initial: u64,
-    told: *mut u64,
+    place: *mut u64,
     error: *mut swarm_error,
     operation: impl FnOnce(&Atomic) -> Result<(swarm_status, u64), ObjectError>,
 ) -> swarm_status {
     let work = || {
         // SAFETY: the caller's promise.
-        unsafe { preset(told, 0, "where the integer goes") }?;
+        unsafe { preset(place, 0, "where the integer goes") }?;
         // SAFETY: the caller's promise.
         let (store, name) = unsafe { (shared(store, "the handle")?, key(name, name_length)?) };
         let (status, integer) = operation(&store.0.blocking().atomic(name, initial))?;
         // SAFETY: it was written before.
-        unsafe { told.write(integer) };
+        unsafe { place.write(integer) };
         Ok(status)
     };
     // SAFETY: the caller's promise.

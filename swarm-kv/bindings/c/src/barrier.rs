@@ -17,7 +17,7 @@ use crate::wait::{limit, wait};
 pub struct swarm_member(StoreMember);
 
 /// Joins the barrier of this name: from now on the others wait for this member. Writes it to `*member`, or NULL if that fails.
-/// The barrier need not be created; it opens once `parties` have joined and every member has arrived. All its users have to say
+/// The barrier need not be created; it opens once `parties` have joined and every member has arrived. All users have to pass
 /// the same number: otherwise it returns SWARM_ERROR_OTHER_KIND. More may join, SWARM_MAX_MEMBERS in all: a further one gets
 /// SWARM_ERROR_RETRY.
 ///
@@ -71,19 +71,19 @@ pub unsafe extern "C" fn swarm_member_wait(
     meeting: *mut swarm_meeting,
     error: *mut swarm_error,
 ) -> swarm_status {
-    let tell = |met: swarm_meeting| {
+    let report = |met: swarm_meeting| {
         if !meeting.is_null() {
             // SAFETY: the caller's promise.
             unsafe { meeting.write(met) };
         }
     };
     let work = || {
-        tell(swarm_meeting::default());
+        report(swarm_meeting::default());
         // SAFETY: the caller's promise.
         let member = unsafe { exclusive(member, "the member") }?;
         let met = wait(member.0.wait_paced(limit(timeout_ms), Pause::blocks))?;
         let Some(view) = met else { return Ok(SWARM_TIMED_OUT) };
-        tell((&view).into());
+        report((&view).into());
         Ok(SWARM_OK)
     };
     // SAFETY: the caller's promise.
@@ -127,8 +127,8 @@ pub unsafe extern "C" fn swarm_member_leave(
     unsafe { call(error, work) }
 }
 
-/// Takes a member out of the barrier of this name, which need not have ended. It is told when it waits. Returns SWARM_ABSENT, and
-/// changes nothing, if it is none any more.
+/// Takes a member out of the barrier of this name, which need not have ended. It gets an error when it waits. Returns SWARM_ABSENT,
+/// and changes nothing, if it is none any more.
 ///
 /// Ownership: nothing is kept. Threads: any.
 ///

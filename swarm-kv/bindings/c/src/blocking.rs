@@ -15,7 +15,7 @@ use crate::store::swarm_store;
 ///
 /// Where the value is longer than the buffer, that is left as it was, `*length` says how long it has to be, and the call returns
 /// SWARM_ERROR_BUFFER; another process may make the value longer meanwhile. `buffer` may be NULL if `capacity` is zero. Where there
-/// is no value, or none is told, `*length` becomes zero. SWARM_MAX_VALUE bytes are enough for any value.
+/// is no value, or none is returned, `*length` becomes zero. SWARM_MAX_VALUE bytes are enough for any value.
 ///
 /// Ownership: all is the caller's; nothing is kept. `buffer` must not overlap `key`. Threads: any.
 ///

@@ -11,7 +11,7 @@ use crate::store::swarm_store;
 use crate::wait::{limit, wait};
 
 /// Counts the latch of this name down by `by`, to zero at most, and writes what is left to `*left`, which is zero if the call
-/// fails. With `by` zero it tells what is left. The latch opens at zero. It need not be created: the client that uses it first makes it with
+/// fails. With `by` zero it writes what is left. The latch opens at zero. It need not be created: the client that uses it first makes it with
 /// its `count`. Counts are of nobody: a process that ends before it has counted is waited for in vain.
 ///
 /// Ownership: nothing is kept. Threads: any.
@@ -47,7 +47,7 @@ pub unsafe extern "C" fn swarm_latch_count_down(
 }
 
 /// Waits until the latch of this name is open, for `timeout_ms` milliseconds at most, or without end if that is SWARM_FOREVER.
-/// With zero it tells whether it is.
+/// With zero it returns at once whether it is.
 ///
 /// Ownership: nothing is kept. Threads: any. As of swarm_lock_acquire the thread sleeps.
 ///

@@ -86,7 +86,7 @@ pub unsafe extern "C" fn swarm_rwlock_write(
     unsafe { acquire((store, name, name_length), timeout_ms, guard, error, lock) }
 }
 
-/// As swarm_lock_acquire, of `wanted` of a semaphore's `permits`, which are 1 to SWARM_MAX_HOLDERS. All its users have to say the
+/// As swarm_lock_acquire, of `wanted` of a semaphore's `permits`, which are 1 to SWARM_MAX_HOLDERS. All users have to pass the
 /// same number of permits: otherwise it returns SWARM_ERROR_OTHER_KIND.
 ///
 /// Returns what swarm_lock_acquire returns.
@@ -146,8 +146,8 @@ pub unsafe extern "C" fn swarm_once_begin(
 }
 
 /// Takes the lock of this name away from the holder with this token, which need not have ended, and lets in the next one. The
-/// holder is told when it releases it (SWARM_ERROR_TAKEN_AWAY). Returns SWARM_ABSENT, and changes nothing, if that holds it no
-/// more.
+/// holder gets an error when it releases it (SWARM_ERROR_TAKEN_AWAY). Returns SWARM_ABSENT, and changes nothing, if that holds it
+/// no more.
 ///
 /// Ownership: nothing is kept. Threads: any.
 ///

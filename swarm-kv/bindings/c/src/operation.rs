@@ -134,7 +134,7 @@ pub unsafe extern "C" fn swarm_submit_get(
     unsafe { submit(store, operation, error, get) }
 }
 
-/// Begins to make `value` the value of `key`. All that is said of swarm_submit_get holds; `key` and `value` are copied.
+/// Begins to make `value` the value of `key`. The rules of swarm_submit_get apply; `key` and `value` are copied.
 ///
 /// Returns SWARM_OK; SWARM_ERROR_ARGUMENT; SWARM_ERROR_PANIC.
 ///
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn swarm_submit_put(
     unsafe { submit(store, operation, error, put) }
 }
 
-/// Begins to add `key` with `value`; swarm_poll returns SWARM_EXISTS if it was there already. All that is said of swarm_submit_get holds;
+/// Begins to add `key` with `value`; swarm_poll returns SWARM_EXISTS if it was there already. The rules of swarm_submit_get apply;
 /// `key` and `value` are copied.
 ///
 /// Returns SWARM_OK; SWARM_ERROR_ARGUMENT; SWARM_ERROR_PANIC.
@@ -188,7 +188,7 @@ pub unsafe extern "C" fn swarm_submit_insert(
     unsafe { submit(store, operation, error, insert) }
 }
 
-/// Begins to replace the value of `key`; swarm_poll returns SWARM_ABSENT if it was not there. All that is said of swarm_submit_get holds;
+/// Begins to replace the value of `key`; swarm_poll returns SWARM_ABSENT if it was not there. The rules of swarm_submit_get apply;
 /// `key` and `value` are copied.
 ///
 /// Returns SWARM_OK; SWARM_ERROR_ARGUMENT; SWARM_ERROR_PANIC.
@@ -217,7 +217,7 @@ pub unsafe extern "C" fn swarm_submit_update(
     unsafe { submit(store, operation, error, update) }
 }
 
-/// Begins to take `key` away. All that is said of swarm_submit_get holds.
+/// Begins to take `key` away. The rules of swarm_submit_get apply.
 ///
 /// Returns SWARM_OK; SWARM_ERROR_ARGUMENT; SWARM_ERROR_PANIC.
 ///
@@ -241,7 +241,7 @@ pub unsafe extern "C" fn swarm_submit_delete(
 }
 
 /// Begins to make `new_value` the value of `key` if its value is `expected`; swarm_poll returns SWARM_LOST if it was not. NULL stands for
-/// no value, as for swarm_compare_and_swap. All that is said of swarm_submit_get holds; what is passed is copied.
+/// no value, as for swarm_compare_and_swap. The rules of swarm_submit_get apply; what is passed is copied.
 ///
 /// Returns SWARM_OK; SWARM_ERROR_ARGUMENT; SWARM_ERROR_PANIC.
 ///
@@ -277,7 +277,7 @@ pub unsafe extern "C" fn swarm_submit_compare_and_swap(
 }
 
 /// Begins to add `by` to the number under `key`. The value that swarm_poll writes is the sum, in decimal digits, without a zero byte at its end.
-/// All that is said of swarm_submit_get holds.
+/// The rules of swarm_submit_get apply.
 ///
 /// Returns SWARM_OK; SWARM_ERROR_ARGUMENT; SWARM_ERROR_PANIC.
 ///
@@ -340,7 +340,7 @@ pub unsafe extern "C" fn swarm_poll(
     unsafe { go_on(operation, value, length, error, State::poll) }
 }
 
-/// Waits until an operation has ended. All that is said of swarm_poll holds, but that it never returns SWARM_PENDING.
+/// Waits until an operation has ended. The rules of swarm_poll apply, but it never returns SWARM_PENDING.
 ///
 /// # Safety
 /// As of swarm_poll.
@@ -484,7 +484,7 @@ mod tests {
 
     /// Neither what has a client nor what waits for one hangs in a child, and the parent's goes on.
     #[test]
-    fn a_child_is_told_that_a_pending_one_was_forked() {
+    fn a_pending_operation_fails_in_a_forked_child() {
         let dir = tempfile::tempdir().expect("a directory");
         let store = far(&dir);
         let (first, second) = (put(&store, b"first"), put(&store, b"second"));
@@ -507,7 +507,7 @@ mod tests {
         let mut status = -1;
         // SAFETY: a child of this process, and a place for its status.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        assert_eq!(status, 0, "the child was told otherwise, or hung");
+        assert_eq!(status, 0, "the child got another status, or hung");
         assert_eq!((wait(&first), wait(&second)), (SWARM_OK, SWARM_OK));
         assert_eq!(store.blocking().get(b"key"), Ok(Some(b"second".to_vec())));
     }

@@ -168,7 +168,7 @@ impl From<shm::Error> for Failure {
     }
 }
 
-/// Runs what a call does, and tells its caller what it came to. No panic leaves it.
+/// Runs what a call does, and reports to its caller what it came to. No panic leaves it.
 ///
 /// # Safety
 /// `error` is NULL or can be written.
@@ -176,7 +176,7 @@ pub(crate) unsafe fn call(
     error: *mut swarm_error,
     work: impl FnOnce() -> Result<swarm_status, Failure>,
 ) -> swarm_status {
-    // What a panic leaves half done is behind a handle, which its user is told to close.
+    // What a panic leaves half done is behind a handle, which its user has to close.
     let failure = match panic::catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(status)) => return status,
         Ok(Err(failure)) => failure,

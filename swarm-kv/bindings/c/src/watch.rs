@@ -18,7 +18,7 @@ pub struct swarm_watch {
     value: Option<Vec<u8>>,
 }
 
-/// Watches `key`, whether or not it is there: writes to `*watch` what swarm_watch_next tells its values by, or NULL if that
+/// Watches `key`, whether or not it is there: writes to `*watch` what swarm_watch_next reads its values by, or NULL if that
 /// fails.
 ///
 /// Ownership: the watch is the caller's, until swarm_watch_close, which may be after swarm_close. `key` is copied. Threads: any.
@@ -50,14 +50,14 @@ pub unsafe extern "C" fn swarm_watch_open(
     unsafe { call(error, work) }
 }
 
-/// Waits until the key's value is another one than was told last, for `timeout_ms` milliseconds at most, or without end if that
-/// is SWARM_FOREVER; the first time it tells the value that is there. Returns SWARM_OK, and writes where the value is to `*value`
-/// and its length to `*length`; or SWARM_ABSENT, if the key is not there. `*value` and `*length` become NULL and zero in all
-/// other cases; both may be NULL for a caller that does not want it.
+/// Waits until the key's value is another one than was returned last, for `timeout_ms` milliseconds at most, or without end if
+/// that is SWARM_FOREVER; the first time it returns the value that is there. Returns SWARM_OK, and writes where the value is to
+/// `*value` and its length to `*length`; or SWARM_ABSENT, if the key is not there. `*value` and `*length` become NULL and zero in
+/// all other cases; both may be NULL for a caller that does not want it.
 ///
 /// Of several changes in a row some may be missed, and never the last one: what changes after SWARM_TIMED_OUT, or between two
-/// calls, is told by the next call. A value that is written again is no change. It never returns SWARM_OK for a value that it
-/// told last.
+/// calls, is returned by the next call. A value that is written again is no change. It never returns SWARM_OK for a value that
+/// it returned last.
 ///
 /// Ownership: the value is the watch's, and is there until the next call with the watch. Threads: one at a time for a watch. The
 /// thread sleeps meanwhile, and uses none of the handle's clients; signals' handlers run, and the call goes on after them.
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn swarm_watch_next(
     unsafe { call(error, work) }
 }
 
-/// Frees a watch, and the value that it told last. NULL is passed over. Threads: any.
+/// Frees a watch, and the value that it returned last. NULL is passed over. Threads: any.
 ///
 /// Returns SWARM_OK; SWARM_ERROR_PANIC.
 ///

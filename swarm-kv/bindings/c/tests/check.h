@@ -1,4 +1,4 @@
-/* What the tests in C check with: it tells what is not so, and counts it. */
+/* What the tests in C check with: it reports what is not so, and counts it. */
 #include <stdio.h>
 
 static int failures;

@@ -16,7 +16,7 @@ static int opens(int argc, char **argv) {
     return 3;
 }
 
-/* Closes both, and says how many checks failed. Returns the exit status. */
+/* Closes both, and prints how many checks failed. Returns the exit status. */
 static int closes(void) {
     CHECK(swarm_close(one, &error) == SWARM_OK && swarm_close(two, &error) == SWARM_OK);
     printf("%d failures\n", failures);

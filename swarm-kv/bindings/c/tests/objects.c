@@ -42,7 +42,7 @@ static void one_at_a_time_holds_a_lock(void) {
     CHECK(swarm_queue_view(one, S("text"), &queue, &error) == SWARM_ERROR_OTHER_KIND);
 }
 
-static void who_is_evicted_is_told(void) {
+static void an_evicted_holder_gets_an_error(void) {
     swarm_guard *guard, *next;
     const void *keys[] = {"account 1", "2"};
     const size_t lengths[] = {9, 1};
@@ -136,7 +136,7 @@ static void *write_a_hundred(void *unused) {
     return unused;
 }
 
-static void a_watch_tells_the_last_value(void) {
+static void a_watch_returns_the_last_value(void) {
     swarm_watch *watch;
     const void *value = "";
     size_t length = 1;
@@ -261,7 +261,7 @@ static void a_child_of_a_holder_holds_nothing(void) {
 }
 
 /* Holds a lock, is a member, and begins what is done once, until it is killed. */
-static void hold_for_ever(int told) {
+static void hold_for_ever(int ready) {
     swarm_store *store;
     swarm_guard *guard, *doing;
     swarm_member *member;
@@ -269,7 +269,7 @@ static void hold_for_ever(int told) {
     if (swarm_lock_acquire(store, S("killed"), LONG, &guard, NULL) != SWARM_OK) _exit(1);
     if (swarm_once_begin(store, S("killed once"), LONG, &doing, NULL) != SWARM_OK) _exit(1);
     if (swarm_barrier_join(store, S("killed barrier"), 2, &member, NULL) != SWARM_OK) _exit(1);
-    if (write(told, "", 1) != 1) _exit(1);
+    if (write(ready, "", 1) != 1) _exit(1);
     for (;;) pause();
 }
 
@@ -312,11 +312,11 @@ int main(int argc, char **argv) {
     int status = opens(argc, argv);
     if (status) return status;
     one_at_a_time_holds_a_lock();
-    who_is_evicted_is_told();
+    an_evicted_holder_gets_an_error();
     many_read_and_permits_are_counted();
     one_does_what_is_done_once();
     latches_open_and_members_meet();
-    a_watch_tells_the_last_value();
+    a_watch_returns_the_last_value();
     null_and_what_cannot_be_are_errors();
     what_is_held_outlives_its_handle();
     threads_wait_for_a_lock();

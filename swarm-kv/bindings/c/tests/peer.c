@@ -1,7 +1,7 @@
 /* One of two processes on a pool, in whatever language the other one is.
  *
- *   peer POOL ME OTHER ROUNDS    for each round waits until the other one's key says its number, and says it under its own
- *   peer POOL ME                 says one number after the other until it is killed, and prints each that it was told is there
+ *   peer POOL ME OTHER ROUNDS    for each round waits until the other one's key has its number, and puts it under its own
+ *   peer POOL ME                 puts one number after the other until it is killed, and prints each whose put has returned
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,13 +18,13 @@ static int fail(void) {
     exit(3);
 }
 
-static void say(const char *me, long number) {
+static void put(const char *me, long number) {
     char text[32];
     int length = sprintf(text, "%ld", number);
     if (swarm_put(store, me, strlen(me), text, (size_t)length, &error) != SWARM_OK) fail();
 }
 
-static long hear(const char *other) {
+static long get(const char *other) {
     char text[32];
     size_t length;
     swarm_status status = swarm_get(store, other, strlen(other), text, sizeof text - 1, &length, &error);
@@ -38,18 +38,18 @@ int main(int argc, char **argv) {
     if (swarm_open(argv[1], 1, &store, &error) != SWARM_OK) fail();
     if (argc == 3)
         for (long number = 1;; number++) {
-            say(argv[2], number);
+            put(argv[2], number);
             printf("%ld\n", number);
             fflush(stdout);
         }
     for (long round = 1; round <= atol(argv[4]); round++) {
-        long heard;
-        while ((heard = hear(argv[3])) < round) usleep(100);
-        if (heard != round) {
-            fprintf(stderr, "peer: %s says %ld in round %ld\n", argv[3], heard, round);
+        long found;
+        while ((found = get(argv[3])) < round) usleep(100);
+        if (found != round) {
+            fprintf(stderr, "peer: %s has %ld in round %ld\n", argv[3], found, round);
             return 1;
         }
-        say(argv[2], round);
+        put(argv[2], round);
     }
     return swarm_close(store, NULL) != SWARM_OK;
 }

@@ -13,7 +13,7 @@
 
 static const char *pool;
 
-static void each_call_says_what_it_came_to(swarm_store *store) {
+static void each_call_returns_what_it_came_to(swarm_store *store) {
     swarm_error error;
     char buffer[8];
     size_t length = 99;
@@ -362,7 +362,7 @@ static int child(swarm_store *store, swarm_operation *ended) {
     return failures != 0;
 }
 
-static void a_child_is_told_that_it_was_forked(void) {
+static void calls_in_a_forked_child_fail(void) {
     swarm_store *store;
     swarm_operation *ended;
     char buffer[8];
@@ -394,10 +394,10 @@ static void a_child_is_told_that_it_was_forked(void) {
     swarm_close(store, NULL);
 }
 
-/* Writes until this is killed, and tells when it has begun. */
-static void write_for_ever(int told) {
+/* Writes until this is killed, and reports when it has begun. */
+static void write_for_ever(int ready) {
     swarm_store *store;
-    if (swarm_open(pool, 1, &store, NULL) != SWARM_OK || write(told, "", 1) != 1) _exit(1);
+    if (swarm_open(pool, 1, &store, NULL) != SWARM_OK || write(ready, "", 1) != 1) _exit(1);
     for (;;) swarm_put(store, S("child"), S("is at work"), NULL);
 }
 
@@ -472,7 +472,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "%s\n", error.message);
         return 3;
     }
-    each_call_says_what_it_came_to(store);
+    each_call_returns_what_it_came_to(store);
     values_that_depend_on_the_one_before(store);
     a_buffer_that_is_too_short_is_left_alone(store);
     null_and_wrong_lengths_are_errors(store);
@@ -480,7 +480,7 @@ int main(int argc, char **argv) {
     what_is_submitted_ends(store);
     what_came_from_a_handle_outlives_it();
     threads_share_a_handle();
-    a_child_is_told_that_it_was_forked();
+    calls_in_a_forked_child_fail();
     a_handle_that_may_ends_who_is_stopped_in_an_operation();
     a_full_pool_asks_for_room(store);
     CHECK(swarm_close(store, &error) == SWARM_OK);

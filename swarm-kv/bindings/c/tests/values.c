@@ -102,7 +102,7 @@ static void they_are_encoded_as_in_rust(void) {
     CHECK(swarm_guarded_update(one, S("raw"), becomes, &change, &error) == SWARM_ERROR_GIVE_UP);
 }
 
-static void who_uses_a_key_as_something_else_is_told(void) {
+static void a_key_used_as_something_else_is_an_error(void) {
     struct change change = {.state = "state", .length = 5};
     swarm_guard *guard;
     void *state = &change;
@@ -187,7 +187,7 @@ static void no_change_of_several_threads_is_lost(void) {
     swarm_close(shared, NULL);
 }
 
-static void a_child_is_told(void) {
+static void calls_in_a_forked_child_fail(void) {
     struct change change = {.state = "state", .length = 5};
     int status = -1;
     fflush(NULL);
@@ -210,9 +210,9 @@ int main(int argc, char **argv) {
     a_state_becomes_what_a_function_makes_of_it();
     a_function_is_called_again_where_another_change_came_first();
     they_are_encoded_as_in_rust();
-    who_uses_a_key_as_something_else_is_told();
+    a_key_used_as_something_else_is_an_error();
     null_and_what_cannot_be_are_errors();
     no_change_of_several_threads_is_lost();
-    a_child_is_told();
+    calls_in_a_forked_child_fail();
     return closes();
 }

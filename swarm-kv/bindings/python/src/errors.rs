@@ -43,7 +43,7 @@ create_exception!(
     "What was held was taken away before it was released: others may have held it since."
 );
 
-/// The exception of an error's kind. It tells whether a write may have taken effect.
+/// The exception of an error's kind. It says whether a write may have taken effect.
 pub(crate) fn raise(py: Python<'_>, error: Error) -> PyErr {
     let message = error.to_string();
     let raised = match error.kind() {

@@ -300,7 +300,7 @@ impl Watch {
     /// Whether it changed in time, and its value.
     fn changed(&self, handle: &Bound<'_, Handle>, timeout: Option<f64>) -> PyResult<Wait> {
         let (limit, key, home) = (limit(timeout)?, self.key.clone(), self.watch.clone());
-        // It is told at once if another one uses it.
+        // The caller gets an error at once if another one uses it.
         drop(self.watch.lend()?);
         Ok(Wait::new(handle, move |store, sleep| {
             let (key, home) = (key.clone(), home.clone());

@@ -94,10 +94,10 @@ fn fetch_add(handle: &Bound<'_, Handle>, integer: Integer, by: i128) -> PyResult
         let atomic = open(&store);
         Box::pin(async move {
             let (before, _) = atomic.fetch_update(sum).await?;
-            let told = number(before, signed);
+            let value = number(before, signed);
             Ok(Box::new(move |py: Python<'_>| match sum(before) {
-                Some(_) => made(told)(py),
-                None => Err(out_of_range(told.saturating_add(by), signed)),
+                Some(_) => made(value)(py),
+                None => Err(out_of_range(value.saturating_add(by), signed)),
             }) as Made)
         })
     }))

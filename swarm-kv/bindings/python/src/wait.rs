@@ -87,7 +87,7 @@ impl Sleep {
         }
     }
 
-    /// When it is to be polled again, if it said so.
+    /// When it is to be polled again, if it asked for that.
     fn again(&self) -> Option<Duration> {
         let nanoseconds = self.0.again.swap(0, Ordering::Relaxed);
         (nanoseconds > 0).then(|| Duration::from_nanos(nanoseconds))

@@ -33,7 +33,7 @@ def test_a_handle_is_a_mapping(db):
     assert len(db) == 0 and list(db.items()) == []
 
 
-def test_an_insert_and_a_replacement_say_what_they_found(db):
+def test_an_insert_and_a_replacement_return_what_they_found(db):
     assert db.replace(b"k", b"0") is False
     assert db.insert(b"k", b"1") is True
     assert db.insert(b"k", b"2") is False
@@ -65,9 +65,9 @@ def test_numbers_are_added_to(db):
     assert db.incr(b"n") == 1 and db.incr(b"n", 41) == 42 and db.incr(b"n", by=-50) == -8
     assert db[b"n"] == b"-8"
     db[b"n"] = b"9223372036854775807"
-    with pytest.raises(swarm.GiveUp) as told:
+    with pytest.raises(swarm.GiveUp) as raised:
         db.incr(b"n")
-    assert not told.value.may_have_taken_effect
+    assert not raised.value.may_have_taken_effect
     assert db[b"n"] == b"9223372036854775807"
     db[b"n"] = b"many"
     with pytest.raises(swarm.GiveUp):

@@ -78,7 +78,7 @@ def test_arguments_that_cannot_be_are_refused(db):
         db.lock(b"lock").acquire()
 
 
-def test_who_uses_a_key_as_something_else_is_told(db):
+def test_a_key_used_as_something_else_is_an_error(db):
     db.lock(b"lock").acquire().release()
     with pytest.raises(swarm.OtherKind, match="lock") as raised:
         db.once(b"lock").begin()
@@ -91,7 +91,7 @@ def test_who_uses_a_key_as_something_else_is_told(db):
         db.semaphore(b"permits", 2).acquire()
 
 
-def test_who_is_evicted_is_told(db, other):
+def test_an_evicted_holder_gets_an_error(db, other):
     guard = db.lock(b"lock").acquire()
     assert other.lock(b"lock").evict(guard.token) is True
     assert other.lock(b"lock").evict(guard.token) is False

@@ -116,7 +116,7 @@ def writer(pool, program=WRITER):
     )
 
 
-def test_what_a_killed_process_was_told_is_there(pool, db):
+def test_what_a_killed_process_reported_is_there(pool, db):
     for _ in range(3):
         child = writer(pool)
         for _ in range(200):
@@ -126,7 +126,7 @@ def test_what_a_killed_process_was_told_is_there(pool, db):
         last = int(rest[-1]) if rest else last
         child.wait()
         child.stdout.close()
-        assert int(db[b"counter"]) in (last, last + 1), "it may have died before it could tell"
+        assert int(db[b"counter"]) in (last, last + 1), "it may have died before it could report"
 
 
 def is_ended(db, child):

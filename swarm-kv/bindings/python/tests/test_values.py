@@ -122,7 +122,7 @@ def test_a_state_is_what_json_knows(db, other):
         same.get()
 
 
-def test_who_uses_a_key_as_something_else_is_told(db):
+def test_a_key_used_as_something_else_is_an_error(db):
     db.atomic(b"n").swap(1)
     for wrong in (db.guarded(b"n").get, db.lock(b"n").acquire):
         with pytest.raises(swarm.OtherKind, match="atomic") as raised:

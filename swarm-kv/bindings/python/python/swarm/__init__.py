@@ -291,10 +291,10 @@ class AsyncStore(_Objects):
 
     async def _run(self, operation, key, value=None, expected=None, by=0, ttl=None):
         ttl = None if ttl is None else _seconds(ttl)
-        is_over, told = self.store._begin(operation, key, value, expected, by, ttl)
+        is_over, outcome = self.store._begin(operation, key, value, expected, by, ttl)
         if is_over:
-            return told
-        return await asyncio.get_running_loop().run_in_executor(self._begun, told.finish)
+            return outcome
+        return await asyncio.get_running_loop().run_in_executor(self._begun, outcome.finish)
 
     async def _in_thread(self, operation, *arguments):
         return await asyncio.get_running_loop().run_in_executor(self._bulk, operation, *arguments)

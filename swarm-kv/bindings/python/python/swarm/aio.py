@@ -26,13 +26,13 @@ class Awaited:
         try:
             while True:
                 woken.clear()
-                is_over, told = wait.poll(wake)
+                is_over, outcome = wait.poll(wake)
                 if is_over:
-                    return then(told)
-                if told is None:
+                    return then(outcome)
+                if outcome is None:
                     await woken.wait()
                 else:
-                    await asyncio.sleep(told)
+                    await asyncio.sleep(outcome)
         finally:
             wait.drop()
 

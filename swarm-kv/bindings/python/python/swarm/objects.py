@@ -133,8 +133,8 @@ class LockBase:
         )
 
     def evict(self, token):
-        """Takes it away from the holder with this token, which need not have ended, and lets in the next one. The holder is told when
-        it releases it. False, with no effect, if that holds it no more."""
+        """Takes it away from the holder with this token, which need not have ended, and lets in the next one. The holder gets
+        TakenAway when it releases it. False, with no effect, if that holds it no more."""
         return self._run(_swarm.evict(self.store, self._queue, token))
 
     def view(self):
@@ -184,7 +184,7 @@ class RwLock:
 
 
 class SemaphoreBase:
-    """Permits, 1 to 32, that holders have some of. All its users have to say the same number of permits, or OtherNumber is raised."""
+    """Permits, 1 to 32, that holders have some of. All users have to pass the same number of permits, or OtherNumber is raised."""
 
     def __init__(self, store, name, permits, timeout=None, wanted=1):
         super().__init__(store, name, timeout, "semaphore", permits, wanted)
@@ -204,7 +204,7 @@ class Semaphore(SemaphoreBase, Lock):
 
 
 class DoingBase:
-    """What has the one that is to do something once, until it says that it is done, or gives up and the next one begins."""
+    """What has the one that is to do something once, until it reports that it is done, or gives up and the next one begins."""
 
     def __init__(self, doing):
         self._doing = doing
@@ -215,7 +215,7 @@ class DoingBase:
         return self._doing.token
 
     def done(self):
-        """Says that it is done, for good. Raises TakenAway if another one may have begun it meanwhile."""
+        """Reports that it is done, for good. Raises TakenAway if another one may have begun it meanwhile."""
         wait = self._doing.done()
         self.is_over = True
         return self._run(wait)
@@ -251,10 +251,10 @@ class OnceBase:
         return (type(self), (self.store, self.name))
 
     def begin(self, timeout=None):
-        """Waits until it is done, and returns None, or until it is the caller's to do, and returns what has to say so. Raises TimedOut."""
+        """Waits until it is done, and returns None, or until it is the caller's to do, and returns what reports that. Raises TimedOut."""
 
-        def begun(told):
-            is_done, doing = told
+        def begun(outcome):
+            is_done, doing = outcome
             if doing is None and not is_done:
                 raise TimedOut(f"once {self.name!r} was not done within {timeout} s")
             return doing and self._doing_type(doing)
@@ -352,7 +352,7 @@ class Member(Blocking, MemberBase):
 
 class BarrierBase:
     """Where members wait for each other, again and again. It opens once `parties` have joined and every member has arrived; more may
-    join. All its users have to say the same number."""
+    join. All users have to pass the same number."""
 
     _member_type = Member
 
@@ -384,7 +384,7 @@ class Barrier(Blocking, BarrierBase):
 
 
 class AtomicBase:
-    """An integer of 64 bits that changes as a whole: with a sign, -2**63 to 2**63 - 1, or without, 0 to 2**64 - 1. All its users say the same
+    """An integer of 64 bits that changes as a whole: with a sign, -2**63 to 2**63 - 1, or without, 0 to 2**64 - 1. All users pass the same
     initial value, which it has until it is changed. What does not fit raises OverflowError, and changes nothing. It is Rust's
     `Atomic<i64>` or `Atomic<u64>`."""
 
@@ -494,8 +494,8 @@ class WatchBase:
         """The value once it is another one than was returned last, None if the key is not there; the first time at once. Raises
         TimedOut if it does not change within `timeout` seconds; what changes later is returned by the next call."""
 
-        def value(told):
-            has_changed, value = told
+        def value(outcome):
+            has_changed, value = outcome
             if not has_changed:
                 raise TimedOut(f"{self.key!r} did not change within {timeout} s")
             return value
