@@ -43,8 +43,8 @@ impl Error {
         }
     }
 
-    /// Whether a write that ended so may have taken effect. After all others it has not: what an insert then says of a second try is
-    /// said of that try alone.
+    /// Whether a write that ended so may have taken effect. After all others it has not: what an insert then says of a second try
+    /// holds for that try alone.
     #[must_use]
     pub fn may_have_taken_effect(&self) -> bool {
         match self {
@@ -137,7 +137,7 @@ mod tests {
         all
     }
 
-    /// What to do is said twice, as a kind and in words: they agree.
+    /// An error says twice what to do, as a kind and in words: they agree.
     #[test]
     fn a_kind_says_what_the_text_says() {
         for error in all() {

@@ -226,7 +226,7 @@ impl<F: Fabric> Fabric for ReadOnlyFabric<F> {
 
     fn post_deferred(&self, node: NodeId, chain: &[Verb<'_>]) {
         // No answer rests on a deferred chain: on a read it only repairs an in-place copy. A witness leaves it out, as
-        // it tells whether an answer needed a store.
+        // it shows whether an answer needed a store.
         if self.shown.is_none() {
             drop(self.post(node, chain));
         }

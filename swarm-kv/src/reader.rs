@@ -73,7 +73,7 @@ impl Reader {
         self.for_each_with_ttl(|key, value, _| each(key, value))
     }
 
-    /// As [`for_each`](Self::for_each), and tells of each key how long it is there yet, by this host's clock, if it expires.
+    /// As [`for_each`](Self::for_each), and reports of each key how long it is there yet, by this host's clock, if it expires.
     ///
     /// # Errors
     /// As there.
@@ -96,7 +96,7 @@ impl Reader {
     fn look<T>(&self, look: impl AsyncFn(&Looker) -> Result<T, Error>) -> Result<T, Error> {
         for attempt in 0..LOOKS {
             let generation = self.pool.generation();
-            // Behind the generation: by a configuration that is taken up, or that is told below.
+            // Behind the generation: by a configuration that is taken up, or that is noticed below.
             let configuration = self.pool.configuration();
             let fabric = ReadOnlyFabric::witness(self.pool.read_fabric());
             let fabric = fabric.without(left_out(attempt, self.pool.geometry().nodes));
@@ -196,9 +196,9 @@ mod tests {
     }
 
     /// What a look goes by is used for something else meanwhile, and then hardly any node seems to
-    /// have it: it was said that they do not answer.
+    /// have it: the error was that they do not answer.
     #[test]
-    fn nodes_that_answer_are_not_said_to_be_silent() {
+    fn nodes_that_answer_are_not_reported_as_silent() {
         let dir = tempfile::tempdir().expect("a directory");
         let options =
             CreateOptions { capacity: 4 << 20, max_clients: 4, ..CreateOptions::default() };

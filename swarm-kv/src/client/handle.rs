@@ -544,7 +544,7 @@ pub(crate) mod tests {
     /// The only client of a pool of one node, without reclamation.
     pub(crate) fn alone() -> Client<Loopback, LoneClock> {
         let nodes = Loopback::new(1, 4 << 17);
-        // Stories of keys that move are told with it.
+        // Stories of keys that move use it.
         let geometry = geometry().with_keyed_cells(false);
         Client::new(nodes, LoneClock::new(1000), geometry, SESSION, Options::default())
     }

@@ -1,7 +1,7 @@
 //! How a client lets time pass until a key changes.
 //!
 //! On shared memory a thread sleeps on the key's wait word (N1), and a client that changes the key wakes
-//! it. Elsewhere it sleeps for as long as it is told.
+//! it. Elsewhere it sleeps for as long as the caller asks.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::client::handle::Client;
 /// A task that waits for less polls the clock: to start a thread takes tens of microseconds.
 const POLLED: Duration = Duration::from_millis(1);
 
-/// A client that has said that it waits, before it looks.
+/// A client that has announced that it waits, before it looks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Prepared {
     hash: u64,

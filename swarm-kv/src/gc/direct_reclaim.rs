@@ -560,7 +560,7 @@ mod tests {
     }
 
     /// A write that met a move searches for no memory itself, and a search that finds nothing to
-    /// wait for does not wait. Their errors named nobody, and told to delete keys.
+    /// wait for does not wait. Their errors named nobody, and advised to delete keys.
     #[test]
     fn a_stopped_client_is_named_whatever_was_waited_for() {
         let blocked = Blocked(Rc::new(Cell::new((LaggardState::Stopped, false, 1000))));

@@ -71,7 +71,7 @@ pub enum GcStage {
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Takes over the chunks of departed clients, collects garbage in them and in this client's
     /// own, evacuates sparse chunks, and releases whole chunks to the pool, for values of any size.
-    /// Calls `tell` with its progress.
+    /// Calls `report` with its progress.
     ///
     /// Clients do as much of this as they need when memory runs out. After it the next ones find
     /// free chunks without a search. Takes a roundtrip for each key of the pool and two for each
@@ -83,20 +83,20 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     ///
     /// # Errors
     /// If not all memory nodes answer: objects that a dead node may still name are not reused.
-    pub async fn gc(&self, tell: &mut dyn FnMut(GcStage)) -> Result<Gc, Error> {
-        self.in_own_process(self.gc_alone(tell)).await
+    pub async fn gc(&self, report: &mut dyn FnMut(GcStage)) -> Result<Gc, Error> {
+        self.in_own_process(self.gc_alone(report)).await
     }
 
-    async fn gc_alone(&self, tell: &mut dyn FnMut(GcStage)) -> Result<Gc, Error> {
+    async fn gc_alone(&self, report: &mut dyn FnMut(GcStage)) -> Result<Gc, Error> {
         let _alone = self.search_alone().await?;
         let mut stall = self.stall(self.group.clock().now());
         let mut done = Gc { chunk_bytes: self.geometry.chunk_bytes, ..Gc::default() };
         let moved = self.counters().evacuated;
         let (free, _) = self.free_chunks().await?;
-        let mut waits = self.take_all_vacant(tell, &mut stall).await?;
+        let mut waits = self.take_all_vacant(report, &mut stall).await?;
         let mut rounds = 0..ROUNDS;
         while !waits {
-            let cycle = self.collect_garbage(&mut stall, || tell(self.stage()));
+            let cycle = self.collect_garbage(&mut stall, || report(self.stage()));
             let Some(collected) = cycle.await? else {
                 waits = true;
                 break;
@@ -104,7 +104,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             done.objects += collected.garbage as u64;
             waits = self.all_back(&mut stall).await?;
             let lacked_records = !self.leave_all_empty(&mut stall).await?;
-            tell(GcStage::Moving);
+            report(GcStage::Moving);
             let goes_on = collected.more || self.evacuate(self.heap.records_of_the_map()).await?;
             done.more = goes_on || lacked_records;
             if !goes_on || rounds.next().is_none() {
@@ -132,7 +132,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Returns whether it would have to wait longer.
     async fn take_all_vacant(
         &self,
-        tell: &mut dyn FnMut(GcStage),
+        report: &mut dyn FnMut(GcStage),
         stall: &mut WaitBudget,
     ) -> Result<bool, Error> {
         let Some(participant) = &self.participant else { return Ok(false) };
@@ -145,7 +145,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         // Also for chunks half-transferred by the slot's previous client.
         self.heap.announce(domain);
         while self.heap.is_taking() {
-            tell(GcStage::Waiting);
+            report(GcStage::Waiting);
             let came = self.what_comes_back().await?;
             if !came && !self.heap.waits(self.epoch(), NodeSet::EMPTY) {
                 // Without a record for the change no wait helps. A cycle may find some.
@@ -410,7 +410,7 @@ mod tests {
         assert!(!gc.held_up && !client.heap.is_taking(), "{gc:?}");
     }
 
-    /// No change of the chunk map is answered. It was said that others' operations held it up.
+    /// No change of the chunk map is answered. The report was that others' operations held it up.
     #[test]
     fn a_node_that_does_not_answer_is_no_operation_that_holds_it_up() {
         let is_lost = Cell::new(false);

@@ -568,7 +568,7 @@ pub(crate) mod tests {
         LoneClock::new(0).with_look(0)
     }
 
-    /// Tells something of a chain.
+    /// Returns something about a chain.
     type Watch<'w> = Box<dyn Fn(&[Verb<'_>]) -> bool + 'w>;
 
     /// Nodes in this process, with functions that are called after each chain takes effect. Whatever

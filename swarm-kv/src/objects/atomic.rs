@@ -20,7 +20,7 @@ use crate::runtime::block_on::block_on;
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Returns the atomic value of this name, which is `initial` until it is changed. There is one for each
-    /// key: it need not be created. All its users have to say the same type and the same initial value.
+    /// key: it need not be created. All users have to name the same type and the same initial value.
     #[must_use]
     pub fn atomic<T: FromBytes + IntoBytes + Immutable + Copy>(
         &self,

@@ -1,5 +1,5 @@
 //! A place where members wait for each other, again and again. Members that end are taken out, and those that were
-//! [evicted](Barrier::evict) are told.
+//! [evicted](Barrier::evict) get an error.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::objects::seat::Seat;
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Returns the barrier of this name, which so many parties have to join before it opens for the first time.
-    /// There is one for each key: it need not be created. All its users have to say the same number.
+    /// There is one for each key: it need not be created. All users have to pass the same number.
     #[must_use]
     pub fn barrier(&self, name: &[u8], parties: u32) -> Barrier<'_, F, C, P> {
         Barrier { client: self, name: name.into(), parties }
@@ -122,8 +122,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Barrier<'_, F, C, P> {
         Ok((after.generation > generation).then_some(view))
     }
 
-    /// Takes a member out, which need not have ended. It is told when it waits. Returns false, with no effect,
-    /// if it is none any more.
+    /// Takes a member out, which need not have ended. It gets an error when it waits. Returns false, with no
+    /// effect, if it is none any more.
     ///
     /// # Errors
     /// As [`join`](Self::join).

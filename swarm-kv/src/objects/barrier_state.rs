@@ -152,7 +152,7 @@ mod tests {
         meeting.arrive(&seat(2), 0);
         meeting.goes_on(&alive);
         assert_eq!(meeting.generation, 1);
-        // One that hears late that it has opened arrives for nothing.
+        // One that learns late that it has opened arrives for nothing.
         meeting.arrive(&seat(0), 0);
         meeting.arrive(&seat(1), 1);
         meeting.arrive(&seat(2), 1);

@@ -174,7 +174,7 @@ impl<'l, F: Fabric, C: Clock, P: Protocol> BlockingGuard<'l, F, C, P> {
 
 impl<F: Fabric, C: Clock, P: Protocol> Drop for BlockingGuard<'_, F, C, P> {
     fn drop(&mut self) {
-        // What was taken away is gone, and what fails is tried again: there is nobody to tell.
+        // What was taken away is gone, and what fails is tried again: there is nobody to report it to.
         if let Some(guard) = self.0.take() {
             let _ = block_on(guard.release());
         }

@@ -64,9 +64,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let room = HEADER + named.room;
         let state =
             |value: Option<&[u8]>| Ok::<_, ObjectError>(named.state(value)?.map(<[u8]>::to_vec));
-        let told =
+        let states =
             |before: Option<&[u8]>, after: Option<&[u8]>| Ok((state(before)?, state(after)?));
-        self.modify(named.name, Some(room), &mut choice, told).await?
+        self.modify(named.name, Some(room), &mut choice, states).await?
     }
 
     /// Reads the state of an object.

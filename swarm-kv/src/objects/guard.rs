@@ -67,7 +67,7 @@ impl<'l, F: Fabric, C: Clock, P: Protocol> Guard<'l, F, C, P> {
     /// that is not there.
     ///
     /// # Cancel safety
-    /// Dropped before it ends, it is unsettled still, and the next holder is told.
+    /// Dropped before it ends, it is unsettled still, and the next holder finds it so.
     ///
     /// # Errors
     /// [`ObjectError::TakenAway`]: it is held no more. A key out of bounds; a full pool; too few memory nodes

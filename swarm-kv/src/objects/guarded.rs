@@ -25,8 +25,8 @@ use crate::runtime::block_on::block_on;
 const ROOM: usize = 56;
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
-    /// Returns the guarded state of this name. There is one for each key: it need not be created. All its users
-    /// have to say the same type.
+    /// Returns the guarded state of this name. There is one for each key: it need not be created. All users
+    /// have to name the same type.
     #[must_use]
     pub fn guarded<T: Serialize + DeserializeOwned>(&self, name: &[u8]) -> Guarded<'_, T, F, C, P> {
         Guarded { client: self, name: name.into(), state: PhantomData }

@@ -1,4 +1,4 @@
-//! What a key holds: the first eight bytes of an object's value say its kind.
+//! What a key holds: the first eight bytes of an object's value name its kind.
 
 use std::fmt;
 

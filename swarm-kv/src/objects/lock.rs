@@ -141,8 +141,8 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Lock<'c, F, C, P> {
     /// Takes the lock away from the holder with this token, which need not have ended, and lets in the next one.
     /// Returns false, with no effect, if that holds it no more.
     ///
-    /// The holder is told when it releases the lock, or [asks](Guard::is_held). Until then it acts as if it
-    /// held it: what it does has to be fenced by its token.
+    /// The holder learns of it when it releases the lock, or [asks](Guard::is_held). Until then it acts as if
+    /// it held it: what it does has to be fenced by its token.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire).

@@ -28,8 +28,8 @@
 //! cell should be fenced with it: a client that was evicted may not know yet.
 //!
 //! **What locks do not do.** A value under another key, written by a holder that died, may surface after the
-//! next holder has taken over: a write is not undone by the death of its writer. The next holder is
-//! [told](Guard::is_unsettled), and can [settle](Guard::settle) such keys (O7). State that must change with a
+//! next holder has taken over: a write is not undone by the death of its writer. The next holder
+//! [learns](Guard::is_unsettled) that, and can [settle](Guard::settle) such keys (O7). State that must change with a
 //! lock belongs into one value, which [`update_with`](crate::Client::update_with), an `Atomic` or a `Guarded`
 //! changes as a whole, without a lock.
 //!

@@ -13,7 +13,7 @@ use crate::objects::turnstile::MAX_HOLDERS;
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Returns the semaphore of this name, of so many permits. There is one for each key: it need not be
-    /// created. All its users have to say the same number.
+    /// created. All users have to pass the same number.
     ///
     /// # Panics
     /// No permits, or more than [`MAX_HOLDERS`].

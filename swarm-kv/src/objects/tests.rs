@@ -335,7 +335,7 @@ fn more_than_a_queue_of_clients_get_the_lock() {
 }
 
 #[test]
-fn what_is_no_lock_is_told_and_left_as_it_is() {
+fn what_is_no_lock_is_reported_and_left_as_it_is() {
     let play = Play::new();
     let client = play.client(0);
     let store = client.blocking();
@@ -398,8 +398,8 @@ fn permits_of_the_dead_are_free_again() {
     drop((last, more));
     assert_eq!(held.is_held(), Ok(false));
     let wrong = two.blocking().semaphore(b"s", 4);
-    let told = ObjectError::OtherNumber { wanted: 4, found: 3 };
-    assert_eq!(wrong.one().acquire().map(drop), Err(told));
+    let error = ObjectError::OtherNumber { wanted: 4, found: 3 };
+    assert_eq!(wrong.one().acquire().map(drop), Err(error));
 }
 
 /// The one that began died in the middle of it; the next one gave up; the third did it.
@@ -537,9 +537,9 @@ fn values_are_what_other_languages_make_of_them() {
     assert_eq!(store.guarded::<Vec<u8>>(b"text").get(), Ok(Some(b"{}".to_vec())));
 }
 
-/// A client that takes over from the dead is told, until one has settled what the dead one may have left.
+/// A client that takes over from the dead learns of it, until one has settled what the dead one may have left.
 #[test]
-fn who_takes_over_is_told_until_it_is_settled() {
+fn a_takeover_is_reported_until_it_is_settled() {
     let play = Play::new();
     let clients = [0, 1, 2, 3].map(|slot| play.client(slot));
     let locks = clients.each_ref().map(|client| client.blocking().lock(b"lock"));
@@ -565,7 +565,7 @@ fn who_takes_over_is_told_until_it_is_settled() {
 
 /// Bytes that no client wrote: each of them ends in an error, or is a state that goes on.
 #[test]
-fn damaged_values_are_told() {
+fn damaged_values_are_reported() {
     let play = Play::new();
     let client = play.client(0);
     let (store, lock) = (client.blocking(), client.blocking().lock(b"lock"));

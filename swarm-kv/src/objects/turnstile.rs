@@ -14,7 +14,7 @@
 //! **Invariants:** a holder ceases to be one only if it leaves, is evicted, or has ended (O1). Each new holder
 //! has a token larger than all before it (O2). The one that came first is let in first: nobody is while another one
 //! waits, and the front of the queue leaves it only to hold, because it gives up, or because it has ended (O3).
-//! Once a holder was taken out, the object is *unsettled* until a later one says that it is not (O7).
+//! Once a holder was taken out, the object is *unsettled* until a later one reports that it is not (O7).
 //!
 //! Nothing here is shared: a change of the cell makes one state the next (Q1).
 
@@ -219,7 +219,7 @@ impl Turnstile {
     fn takes_out(&mut self, is_out: impl Fn(&Holder) -> bool) {
         let before = self.holders.len();
         self.holders.retain(|holder| !is_out(holder));
-        // O7: the next holder is told.
+        // O7: the next holder learns of it.
         self.unsettled |= self.holders.len() < before;
     }
 

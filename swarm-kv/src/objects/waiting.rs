@@ -44,10 +44,10 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Queued<'c, F, C, P> {
         step: impl Fn(&mut Turnstile),
         read: impl FnOnce(&Turnstile) -> T,
     ) -> Result<T, ObjectError> {
-        // What there is after the last call, which counts: nothing is decoded again to tell it.
+        // What there is after the last call, which counts: nothing is decoded again to return it.
         let mut made = None;
         let mut choice = |value: Option<&[u8]>| {
-            // What is no such object stays as it is, and is told below.
+            // What is no such object stays as it is, and is reported below.
             let Ok(state) = made.insert(self.state(value)) else { return Ok(Next::Keep) };
             step(state);
             // What is as it was is kept.

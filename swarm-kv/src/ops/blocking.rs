@@ -373,8 +373,8 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Blocking<'c, F, C, P> {
     ///
     /// # Errors
     /// As there.
-    pub fn gc(&self, tell: &mut dyn FnMut(GcStage)) -> Result<Gc, Error> {
-        block_on(self.0.gc(tell))
+    pub fn gc(&self, report: &mut dyn FnMut(GcStage)) -> Result<Gc, Error> {
+        block_on(self.0.gc(report))
     }
 
     /// See [`Client::replace_node`].

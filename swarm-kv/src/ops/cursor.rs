@@ -1,11 +1,11 @@
 //! Going over all keys, a few buckets at a time: for backups.
 //!
-//! S13: each key that is told of had that value at a moment between the first call and the last; one that is not was absent at
+//! S13: each key that is reported had that value at a moment between the first call and the last; one that is not was absent at
 //! such a moment. For a bucket is READ within a call, and of the hashes that it covers it lists all keys that there are
 //! then; the register of each is read behind that: if it was deleted by now, its key was absent then or when the bucket
 //! was READ, and if it has moved, the key is looked up again. A bucket that is split meanwhile goes on to its children,
 //! which cover the same hashes; so no hash is gone over twice, or not at all. Keys are not of one moment: of two that
-//! somebody changes one after the other, the later change alone may be told.
+//! somebody changes one after the other, the later change alone may be reported.
 //!
 //! Between two calls nothing is under way. So a caller that hands it on to a slow pipe keeps no memory from
 //! coming back. Within a call, many keys are on their way at a time: where memory is far all of some buckets, and where it
@@ -56,7 +56,7 @@ impl Cursor {
         self.next
     }
 
-    /// Values of so many bytes were told in one call: the next one is to bring about as many as are good for one.
+    /// Values of so many bytes were reported in one call: the next one is to bring about as many as are good for one.
     fn adapt(&mut self, bytes: usize) {
         self.width = if bytes > MANY_BYTES { self.width / 2 } else { 2 * self.width };
         self.width = self.width.clamp(1, MOST);
@@ -73,7 +73,7 @@ enum Pair<'c, F: Fabric + 'c> {
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Calls `each` with the keys of the next few buckets and their values. False, and no call, behind the last one.
     ///
-    /// Over all calls with one cursor, each key that is there all the while is told of once; one that comes or goes
+    /// Over all calls with one cursor, each key that is there all the while is reported once; one that comes or goes
     /// meanwhile may be or not. Where memory is far, a call takes four roundtrips in the common case, for up to some hundred
     /// keys. They take 1 MiB of this process's memory, or more if fewer values do.
     ///
@@ -90,7 +90,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         self.next_until(cursor, |key, value, _| each(key, value)).await
     }
 
-    /// As [`next_keys`](Self::next_keys), and tells of each key how long it is there yet, by this client's clock, if it
+    /// As [`next_keys`](Self::next_keys), and reports of each key how long it is there yet, by this client's clock, if it
     /// expires.
     ///
     /// # Errors
@@ -311,7 +311,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         }
     }
 
-    /// A backup that passes over what it cannot read would be short of it, and nobody be told.
+    /// A backup that passes over what it cannot read would be short of it, and nobody would know.
     fn object_of(&self, entry: &Entry) -> Result<KeyObject, Error> {
         entry.object(&self.geometry).ok_or(Error::DAMAGED)
     }
@@ -345,12 +345,12 @@ mod tests {
 
     type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
 
-    /// All that a client is told, each key once; and how many roundtrips that takes.
+    /// All that a client gets, each key once; and how many roundtrips that takes.
     fn all<F: Fabric, C: Clock, P: Protocol>(client: &Client<F, C, P>) -> (Pairs, u64) {
         let (mut cursor, mut pairs, mut roundtrips) = (Cursor::new(), Pairs::new(), 0);
         loop {
             let next = client.next_keys(&mut cursor, |key, value| {
-                assert_eq!(pairs.insert(key.to_vec(), value.to_vec()), None, "told twice");
+                assert_eq!(pairs.insert(key.to_vec(), value.to_vec()), None, "reported twice");
             });
             let (goes_on, tally) = block_on(client.group.fabric().track(next));
             roundtrips += u64::from(tally.roundtrips);
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn of_nothing_nothing_is_told() {
+    fn an_empty_pool_reports_nothing() {
         assert_eq!(all(&alone()).0, Pairs::new());
     }
 

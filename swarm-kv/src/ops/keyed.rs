@@ -654,7 +654,7 @@ mod tests {
         assert_eq!(one.blocking().increment(b"key", 1), Ok(5));
     }
 
-    /// Registers, cells, deleted and forwarded ones: each walk tells of all that there are.
+    /// Registers, cells, deleted and forwarded ones: each walk reports all that there are.
     #[test]
     fn walks_meet_cells() {
         let (_, [one, two]) = clients();

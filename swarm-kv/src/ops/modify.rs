@@ -17,7 +17,7 @@
 //!
 //! Where keys may be cells, the first change of a key makes a [cell](crate::ops::convert) of its
 //! register in the same way, and later ones are [changes of the cell](crate::ops::keyed). What
-//! follows is said of keys that are none.
+//! follows holds for keys that are none.
 //!
 //! Roundtrips: a get where nothing changes; six more for a change; an insert's where there is no
 //! key. Each change takes a register, a buffer and a record, and what they replace comes back by a
@@ -134,7 +134,7 @@ pub(crate) struct Rewrite<'a> {
 
 impl Rewrite<'_> {
     /// Chooses what the key goes on with, of its register's last value. What cannot be made of it
-    /// stays as it is, and the next read tells why.
+    /// stays as it is, and the next read reports why.
     pub(crate) fn next(&self, last: Option<&[u8]>) -> Rc<Next> {
         (self.choice)(last).unwrap_or_else(|_| Rc::new(Next::Keep))
     }
@@ -185,11 +185,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let is_expected = found == expected;
             Ok(if is_expected { Next::of(new.map(<[u8]>::to_vec)) } else { Next::Keep })
         };
-        let tell = |found: Option<&[u8]>, _: Option<&[u8]>| match found == expected {
+        let result_of = |found: Option<&[u8]>, _: Option<&[u8]>| match found == expected {
             true => CompareAndSwap::Swapped,
             false => CompareAndSwap::Lost(found.map(<[u8]>::to_vec)),
         };
-        self.modify(key, None, &mut choice, tell).await
+        self.modify(key, None, &mut choice, result_of).await
     }
 
     /// Makes the value of `key` what `change` makes of it, and returns that; `None` stands for no
@@ -270,7 +270,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         self.modify(key, None, &mut choice, |before, _| before.map(<[u8]>::to_vec)).await
     }
 
-    /// Lets `choose` choose what is there after the key's value, and returns what `tell` makes of both. With
+    /// Lets `choose` choose what is there after the key's value, and returns what `result_of` makes of both. With
     /// `room` a key that is not there is inserted in a cell, with room for so many bytes.
     ///
     /// # Errors
@@ -280,17 +280,17 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         key: &[u8],
         room: Option<usize>,
         choose: &mut Choose<'_>,
-        tell: impl FnOnce(Option<&[u8]>, Option<&[u8]>) -> T,
+        result_of: impl FnOnce(Option<&[u8]>, Option<&[u8]>) -> T,
     ) -> Result<T, Error> {
-        let (mut tell, mut told) = (Some(tell), None);
+        let (mut result_of, mut reported) = (Some(result_of), None);
         let mut note = |before: Option<&[u8]>, after: Option<&[u8]>| {
-            told = tell.take().map(|tell| tell(before, after));
+            reported = result_of.take().map(|result_of| result_of(before, after));
         };
         match self.begin_change(key, room, choose, &mut note) {
             Begun::Done(result) => result?,
             Begun::Rest(rest) => rest.await?,
         }
-        Ok(told.expect("what took effect was told"))
+        Ok(reported.expect("what took effect was reported"))
     }
 
     /// Runs a change of one key's cell, counts it, and does this client's share of collecting garbage.
@@ -524,7 +524,7 @@ mod tests {
         let mut register = client.locations.get(hash, b"key").expect("it was written");
         let (Error::Full(full), Err(Error::Full(outcome))) = (full, store.swap(b"key", b"other"))
         else {
-            panic!("{full} is not told")
+            panic!("{full} is not reported")
         };
         assert_eq!(outcome.object, full.object);
         let read = block_on(SafeGuess::read(&client.group, &mut register, Check::Identity));

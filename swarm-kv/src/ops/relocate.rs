@@ -560,7 +560,7 @@ mod tests {
 
     /// A change that is none is a get, and takes no memory (K3).
     #[test]
-    fn what_changes_nothing_is_told_of_a_key_on_the_move() {
+    fn what_changes_nothing_only_reads_a_key_on_the_move() {
         let (client, _, register, _) = in_a_full_pool();
         block_on(freeze(&client.group, &register)).expect("a node");
         let store = client.blocking();

@@ -110,7 +110,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// answer, or the new one does not.
     ///
     /// # Panics
-    /// If the client has no epoch domain: nobody would tell it when operations are over.
+    /// If the client has no epoch domain: nothing would show when operations are over.
     pub async fn replace_node<M: Membership>(
         &self,
         membership: &M,
@@ -132,7 +132,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             return if now == life { Ok(false) } else { Err(Refused::Superseded(now).into()) };
         }
         decide(membership, |now| now.voting(node, life)).await?;
-        self.tell_everybody();
+        self.announce_generation();
         Ok(true)
     }
 
@@ -146,8 +146,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         &self,
         goes_on: &mut dyn FnMut(ReplaceStep) -> bool,
     ) -> bool {
-        let announced = self.tell_everybody();
-        let participant = self.participant.as_ref().expect("it was told");
+        let announced = self.announce_generation();
+        let participant = self.participant.as_ref().expect("it was announced");
         while participant.domain().try_advance() < announced + GRACE {
             if !goes_on(ReplaceStep::Waits(participant.domain().laggard(LATE))) {
                 return false;
@@ -160,7 +160,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     /// Begins another generation: operations that begin from now on meet the configuration. Returns
     /// the epoch up to which others may still begin without.
-    fn tell_everybody(&self) -> u64 {
+    fn announce_generation(&self) -> u64 {
         let participant = self.participant.as_ref().expect("a replacement takes an epoch domain");
         participant.domain().new_generation();
         participant.domain().epoch_bound()
@@ -198,11 +198,11 @@ mod tests {
     use crate::heap::tests::Watched;
     use crate::runtime::block_on::block_on;
 
-    /// While a client tells the others of another generation, the epoch goes on.
+    /// While a client announces another generation to the others, the epoch goes on.
     #[derive(Clone, Default)]
     struct Busy {
         epoch: Rc<Cell<u64>>,
-        /// The epoch when everybody was told.
+        /// The epoch when the generation was announced.
         announced: Rc<Cell<u64>>,
     }
 
@@ -241,9 +241,9 @@ mod tests {
         client.with_epochs(Box::new(domain.clone()))
     }
 
-    /// A client that began an operation in an epoch before all were told does not know that a node is gone.
+    /// A client that began an operation in an epoch before the announcement does not know that a node is gone.
     #[test]
-    fn the_epochs_count_from_when_everybody_was_told() {
+    fn the_epochs_count_from_the_announcement() {
         let domain = Busy::default();
         let client = client(&domain);
         assert!(block_on(client.wait_for_earlier_operations(&mut |_| true)));

@@ -122,7 +122,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         self.for_each_with_ttl(|key, value, _| each(key, value)).await
     }
 
-    /// As [`for_each`](Self::for_each), and tells of each key how long it is there yet, by this client's clock, if it
+    /// As [`for_each`](Self::for_each), and reports of each key how long it is there yet, by this client's clock, if it
     /// expires.
     ///
     /// # Errors
@@ -427,7 +427,7 @@ mod tests {
 
     /// A part of the index yields about the right number of keys, and all of it the exact number.
     #[test]
-    fn a_part_of_the_index_tells_how_much_there_is() {
+    fn a_part_of_the_index_shows_how_much_there_is() {
         let client = alone();
         for key in 0..2000_u32 {
             client.blocking().put(&key.to_le_bytes(), b"value").expect("memory");

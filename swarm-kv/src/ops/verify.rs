@@ -27,8 +27,8 @@ use crate::read_only::ReadOnlyFabric;
 
 /// How often something is looked at that is wrong in another way each time.
 const LOOKS: usize = 8;
-/// Faults that are told one by one.
-const MOST_TOLD: usize = 1000;
+/// Faults that are reported one by one.
+const MOST_REPORTED: usize = 1000;
 
 /// What is wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,7 +70,7 @@ pub struct Fault {
     pub kind: FaultKind,
     /// At which node, if at one.
     pub node: Option<usize>,
-    /// Of which key, if of one, and some node tells it.
+    /// Of which key, if of one, and some node has it.
     pub key: Option<Vec<u8>>,
     /// The hash of the key, or the first one that the bucket covers.
     pub hash: u64,
@@ -84,7 +84,7 @@ pub struct Verdict {
     pub buckets: u64,
     /// Keys.
     pub keys: u64,
-    /// Nodes that do not answer: nothing is said of what they have.
+    /// Nodes that do not answer: nothing is reported of what they have.
     pub down: Vec<usize>,
     /// For each node, keys whose latest write it does not show. As a rule a write goes to a majority, so that this is no fault.
     pub behind: Vec<u64>,
@@ -107,7 +107,7 @@ impl Verdict {
 
     fn add(&mut self, kind: FaultKind, node: Option<NodeId>, hash: u64, key: Option<&[u8]>) {
         self.fault_count += 1;
-        if self.faults.len() < MOST_TOLD {
+        if self.faults.len() < MOST_REPORTED {
             let (node, key) = (node.map(NodeId::index), key.map(<[u8]>::to_vec));
             self.faults.push(Fault { kind, node, key, hash });
         }
@@ -161,14 +161,14 @@ impl CellAudit {
         self.bad.is_empty() && !self.is_unsettled
     }
 
-    fn tell_of_key(&self, hash: u64, verdict: &mut Verdict) {
+    fn report_for_key(&self, hash: u64, verdict: &mut Verdict) {
         verdict.add_at(FaultKind::BadChecksum, self.bad, hash, None);
         if self.is_unsettled {
             verdict.add(FaultKind::UnsettledGuess, None, hash, None);
         }
     }
 
-    fn tell(&self, hash: u64, verdict: &mut Verdict) {
+    fn report(&self, hash: u64, verdict: &mut Verdict) {
         verdict.add_at(FaultKind::MissingBucket, self.lacking, hash, None);
         verdict.add_at(FaultKind::BadChecksum, self.bad, hash, None);
         if self.is_unsettled {
@@ -177,8 +177,8 @@ impl CellAudit {
     }
 }
 
-/// Tells what is wrong with a register.
-fn tell(audit: &Audit, entry: &Entry, verdict: &mut Verdict) {
+/// Reports what is wrong with a register.
+fn report_register(audit: &Audit, entry: &Entry, verdict: &mut Verdict) {
     let key = Some(audit.key()).filter(|key| !key.is_empty());
     let mut add = |kind, nodes| verdict.add_at(kind, nodes, entry.hash, key);
     add(FaultKind::MissingReplica, audit.missing);
@@ -190,7 +190,7 @@ fn tell(audit: &Audit, entry: &Entry, verdict: &mut Verdict) {
 }
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<ReadOnlyFabric<F>, C, P> {
-    /// Looks at all of the pool. `progress` is told how many of the index's first buckets were gone over, and of how many;
+    /// Looks at all of the pool. `progress` gets how many of the index's first buckets were gone over, and of how many;
     /// `grace` waits until every operation is over that is under way when it is called.
     ///
     /// # Errors
@@ -250,7 +250,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<ReadOnlyFabric<F>, C, P> {
         let located = match self.index.step(&self.group, walk).await {
             Ok(located) => located,
             Err(swarm_core::error::Error::Damaged) if !is_sound => return Ok(()),
-            // It is whole at each node, and nothing that a bucket can say.
+            // It is whole at each node, and nothing that a bucket can hold.
             Err(swarm_core::error::Error::Damaged) => {
                 verdict.add(FaultKind::BadChecksum, None, hash, None);
                 return Ok(());
@@ -297,12 +297,12 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<ReadOnlyFabric<F>, C, P> {
                 if audit.seen != seen {
                     return Ok(Some(Suspect::Bucket { place, hash, seen: audit.seen }));
                 }
-                audit.tell(hash, verdict);
+                audit.report(hash, verdict);
             }
             Suspect::Cell { entry, seen } => {
                 let located = match self.index.fresh(&self.group, entry.hash).await {
                     Ok(located) => located,
-                    // It is told of the bucket.
+                    // That is reported for the bucket.
                     Err(swarm_core::error::Error::Damaged) => return Ok(None),
                     Err(error) => return Err(error.into()),
                 };
@@ -320,13 +320,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<ReadOnlyFabric<F>, C, P> {
                 if audit.seen != seen {
                     return Ok(Some(Suspect::Cell { entry, seen: audit.seen }));
                 }
-                audit.tell_of_key(entry.hash, verdict);
+                audit.report_for_key(entry.hash, verdict);
             }
             Suspect::Register { entry, seen } => {
                 // Its memory may serve something else by now.
                 let located = match self.index.fresh(&self.group, entry.hash).await {
                     Ok(located) => located,
-                    // It is told of the bucket.
+                    // That is reported for the bucket.
                     Err(swarm_core::error::Error::Damaged) => return Ok(None),
                     Err(error) => return Err(error.into()),
                 };
@@ -346,7 +346,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<ReadOnlyFabric<F>, C, P> {
                     let suspect = Suspect::Register { entry: *entry, seen: audit.digest };
                     return Ok(Some(suspect));
                 }
-                tell(&audit, entry, verdict);
+                report_register(&audit, entry, verdict);
             }
         }
         Ok(None)
@@ -392,7 +392,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<ReadOnlyFabric<F>, C, P> {
                 }
             }
             Err(Error::Replication(swarm_core::error::Error::Damaged)) if !is_sound => {}
-            // It is whole at each node, and nothing that a key's cell can say.
+            // It is whole at each node, and nothing that a key's cell can hold.
             Err(Error::Replication(swarm_core::error::Error::Damaged)) => {
                 verdict.add(FaultKind::BadChecksum, None, entry.hash, None);
             }

@@ -1,6 +1,6 @@
 //! Waiting for a key to change.
 //!
-//! A client that waits says so, looks at the key, and sleeps if it finds what it has seen before. On
+//! A client that waits announces it, looks at the key, and sleeps if it finds what it has seen before. On
 //! shared memory a client that changes the key wakes it (N1). Elsewhere, and where the client that made
 //! the change died before it woke anybody, the one that waits looks again by itself: after 10 ms at
 //! first, and after a second at most. So a lost wake costs time, and never the last value (N2).

@@ -214,8 +214,8 @@ pub fn open_plain<P: Protocol>(pool: &Pool, options: Options) -> Result<Client<P
 
 /// Verifies that all of `pool` is intact, as [`shm::verify`](crate::pools::shm::verify) does for
 /// pools in shared memory. Faults are read again 200 ms later. An idle client that has not
-/// [quiesced](crate::client::handle::Client::rest) may have deferred the chains that say that its
-/// last writes are complete: then they are reported as unsettled.
+/// [quiesced](crate::client::handle::Client::rest) may have deferred the chains that mark its
+/// last writes as complete: then they are reported as unsettled.
 ///
 /// # Errors
 /// The device fails. Too few memory nodes that answer.

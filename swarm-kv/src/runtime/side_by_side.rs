@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn all_go_on_at_the_same_time_and_are_told_in_order() {
+    fn all_go_on_at_the_same_time_and_return_in_order() {
         let met = RefCell::default();
         let mut all = pin!(try_join_all([after(3, 1, &met), after(1, 2, &met), after(2, 3, &met)]));
         assert!(poll(all.as_mut()).is_pending());

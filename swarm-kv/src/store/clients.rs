@@ -5,7 +5,7 @@
 //! threads that work at the same time come to have a client each, whose cached keys and lines stay with them; clients are opened only
 //! while all that there are are in use.
 //!
-//! No wake-up is lost: one that waits says so (`waiting`) and then looks at all slots; one that gives a client back puts it into its slot and then looks
+//! No wake-up is lost: one that waits notes it (`waiting`) and then looks at all slots; one that gives a client back puts it into its slot and then looks
 //! whether anybody waits. All this is sequentially consistent, so that one of them sees the other. Those that wait are served in the order in which
 //! they came, and a new one takes nothing as long as another waits.
 

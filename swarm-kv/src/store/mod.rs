@@ -119,7 +119,7 @@ impl StoreOptions {
 /// ```
 ///
 /// All operations are linearizable, whichever clients they use. Their errors are those of the operation of that name of
-/// [`Client`](crate::Client); [`Error::kind`] tells what to do. Waiting for a client is no error.
+/// [`Client`](crate::Client); [`Error::kind`] says what to do. Waiting for a client is no error.
 ///
 /// # Cancel safety
 /// Dropping an operation's future before it ends equals a crash of its client at that point, as of

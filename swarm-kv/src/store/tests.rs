@@ -212,7 +212,7 @@ impl Wake for Woken {
 
 type Polled<'s> = Poll<Result<Lease<'s, usize>, Error>>;
 
-/// A waiter, which is told so.
+/// A waiter, and whether it was woken.
 struct One<'s>(Pin<Box<Waiting<'s, usize>>>, Arc<Woken>);
 
 impl<'s> One<'s> {

@@ -2,7 +2,7 @@
 //!
 //! A [`Client`] is one thread's at a time: it is `Send`, and what it is made of is in cells, so that it is not `Sync` and a future that
 //! borrows it is not `Send`. But a future that *owns* its client, or holds the only lease on it, may move: nothing is left behind that sees the
-//! cells. The compiler does not know this; here it is told.
+//! cells. The compiler does not know this; it is declared here.
 #![expect(unsafe_code, reason = "what borrows a client moves together with it: argued below")]
 
 use std::future::Future;

@@ -71,7 +71,7 @@ struct PendingRecord {
     looks: u8,
 }
 
-/// A write of this client that another client's write is said to supersede.
+/// A write of this client that another client's write is reported to supersede.
 #[derive(Clone, Copy)]
 struct PendingWrite {
     /// The key's hash.

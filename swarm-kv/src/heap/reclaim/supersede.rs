@@ -342,7 +342,7 @@ mod tests {
             bench.reclaimer.committed(Pointer(7), record);
             assert_eq!(bench.replaced(6, 0), life, "in another cell");
             assert_eq!(bench.replaced(7, 0), life + 1);
-            assert_eq!(bench.replaced(7, 0), life + 1, "heard of twice");
+            assert_eq!(bench.replaced(7, 0), life + 1, "reported twice");
             // Its proposer continues only now.
             bench.reclaimer.committed(Pointer(7), record);
             assert_eq!(bench.replaced(7, 0), life + 1, "retired before that");
@@ -410,7 +410,7 @@ mod tests {
         assert_eq!(bench.retired(), 0);
     }
 
-    /// Another client says that its write superseded this client's. It may mean a former use of the
+    /// Another client reports that its write superseded this client's. It may mean a former use of the
     /// buffer, or be wrong.
     #[test]
     fn a_write_that_another_followed_comes_back_once_a_majority_is_past_it() {
@@ -427,7 +427,7 @@ mod tests {
         assert_eq!(followed(7, own, bench.stamp(15, 0).verified()), 0, "so is its second stamp");
         assert_eq!(followed(7, own, bench.stamp(9, 1).verified()), 0, "what came before");
         assert_eq!(followed(7, own, later), 1);
-        assert_eq!(followed(7, own, later), 1, "it is told twice");
+        assert_eq!(followed(7, own, later), 1, "it is reported twice");
     }
 
     /// A delete came first. A client that met the write before the delete may be about to copy it

@@ -185,11 +185,11 @@ mod tests {
     /// A client has taken a chunk over, and not announced it yet, when another operation of its own
     /// makes announced units its own.
     #[test]
-    fn what_nobody_was_told_of_is_not_used() {
+    fn what_was_not_announced_is_not_used() {
         let (group, heap) = alone();
         let other = Heap::new(heap.geometry, 1);
-        let [outcome, untold] = [16, 100].map(|words| heap.plain(words));
-        for kind in [outcome, untold] {
+        let [outcome, unannounced] = [16, 100].map(|words| heap.plain(words));
+        for kind in [outcome, unannounced] {
             block_on(other.allocate(&group, kind, Purpose::Insert)).expect("memory");
         }
         block_on(heap.used(&group)).expect("a node");
@@ -204,11 +204,11 @@ mod tests {
         assert_eq!(take(outcome), Ok(true));
         heap.announce(&domain);
         epoch.set(7);
-        assert_eq!(take(untold), Ok(true));
+        assert_eq!(take(unannounced), Ok(true));
         assert_eq!(block_on(heap.make_own(&group, &domain)), Ok(true));
         let is_own = |kind| heap.own(&heap.map.borrow()).any(|extent| extent.is_for(kind));
         assert!(is_own(outcome));
-        assert!(!is_own(untold), "its former owner may be at work in it");
+        assert!(!is_own(unannounced), "its former owner may be at work in it");
     }
 
     /// An epoch domain whose epoch advances while a client begins a new generation.
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(block_on(heap.take_over(&group, <[Extent]>::to_vec)), Ok(true));
         let domain = Moves(Cell::new(5));
         heap.announce(&domain);
-        assert_eq!(domain.epoch(), 6, "everybody is told");
+        assert_eq!(domain.epoch(), 6, "it is announced to everybody");
         assert!(heap.taking_waits(7));
         assert!(!heap.taking_waits(8));
     }

@@ -434,7 +434,7 @@ fn what_expires_in_a_full_pool_is_absent() {
 }
 
 #[test]
-fn walks_tell_how_long_keys_are_there_yet() {
+fn walks_report_how_long_keys_are_there_yet() {
     let ([one, two], [_, other]) = clients();
     put(&one, b"key", b"value");
     one.blocking().put(b"stays", b"value").expect("memory");

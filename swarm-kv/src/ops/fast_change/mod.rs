@@ -33,8 +33,8 @@ use crate::ops::modify::{Choose, Chooser, Next, checked};
 /// another client has changed it; and that again.
 const LOOKS: usize = 3;
 
-/// Is told the value before a change, and the one after it.
-pub(crate) type Tell<'t> = dyn FnMut(Option<&[u8]>, Option<&[u8]>) + 't;
+/// Receives the value before a change, and the one after it.
+pub(crate) type Report<'r> = dyn FnMut(Option<&[u8]>, Option<&[u8]>) + 'r;
 
 /// A change that was begun.
 pub(crate) enum Begun<'a> {
@@ -102,7 +102,7 @@ struct InFlight {
 }
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
-    /// Begins a change of a key to what `choose` makes of its value; `tell` is called once, when it has
+    /// Begins a change of a key to what `choose` makes of its value; `report` is called once, when it has
     /// taken effect or changes nothing. With `room` a key that is not there is inserted in a cell.
     /// Counts as a modification.
     pub(crate) fn begin_change<'a, 'f: 'a>(
@@ -110,7 +110,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         key: &'a [u8],
         room: Option<usize>,
         choose: &'a mut Choose<'f>,
-        tell: &'a mut Tell<'f>,
+        report: &'a mut Report<'f>,
     ) -> Begun<'a> {
         if self.is_cut_off() {
             return Begun::Done(Err(self.why_cut_off()));
@@ -122,7 +122,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         {
             let pin = self.pin();
             let others = self.group.fabric().begin();
-            let is_done = self.try_change(hash, key, (&mut *choose, &mut *tell), &mut rest);
+            let is_done = self.try_change(hash, key, (&mut *choose, &mut *report), &mut rest);
             let tally = self.group.fabric().pause(others);
             if is_done {
                 pin.end();
@@ -137,7 +137,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             }
             (rest.pin, rest.tally) = (Some(pin), tally);
         }
-        Begun::Rest(Box::pin(self.change_on(key, room, (choose, tell), rest)))
+        Begun::Rest(Box::pin(self.change_on(key, room, (choose, report), rest)))
     }
 
     /// Checks a key, and that it can be a cell with room for so many bytes. Returns its hash.
@@ -152,7 +152,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         &'c self,
         hash: u64,
         key: &[u8],
-        (choose, tell): (&mut Choose<'_>, &mut Tell<'_>),
+        (choose, report): (&mut Choose<'_>, &mut Report<'_>),
         rest: &mut ChangeRest<'c, F, C, P>,
     ) -> bool {
         if !self.is_key_free(hash) {
@@ -166,7 +166,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let after = match rest.choose(choose, &seen.value) {
                 Ok(Next::Put(after)) => after,
                 Ok(Next::Keep) if is_fresh => {
-                    tell(Some(&seen.value), Some(&seen.value));
+                    report(Some(&seen.value), Some(&seen.value));
                     self.cells.put_back(hash, &found.0, seen);
                     return true;
                 }
@@ -181,7 +181,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             match self.try_propose(key, (&found.0, &seen), &after) {
                 Ok(view) => {
                     self.has_changed_now(hash, &found.0, (&seen.view, &view));
-                    tell(Some(&seen.value), Some(&after));
+                    report(Some(&seen.value), Some(&after));
                     seen.view = view;
                     self.spare_value.set(mem::replace(&mut seen.value, after));
                     self.cells.put_back(hash, &found.0, seen);
@@ -275,7 +275,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         &'c self,
         key: &[u8],
         room: Option<usize>,
-        (choose, tell): (&mut Choose<'_>, &mut Tell<'_>),
+        (choose, report): (&mut Choose<'_>, &mut Report<'_>),
         rest: ChangeRest<'c, F, C, P>,
     ) -> Result<(), Error> {
         let ChangeRest { last, proposed, pin, tally } = rest;
@@ -286,7 +286,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             if let Some(posted) = proposed
                 && let Some((before, after)) = Box::pin(self.propose_on(key, posted)).await?
             {
-                tell(Some(&before), Some(&after));
+                report(Some(&before), Some(&after));
                 return Ok(());
             }
             drop(pin);
@@ -296,7 +296,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 self.modify_now(hash, key, room, &choice).await
             };
             let (before, after) = Box::pin(self.with_memory(modify)).await?;
-            tell(before.as_deref(), after.as_deref());
+            report(before.as_deref(), after.as_deref());
             Ok(())
         };
         self.as_change_on(tally, change).await

@@ -51,13 +51,14 @@ fn increment(client: &Near) -> i64 {
 
 /// Changes the key by the plain code alone; `None` if that leaves it to the general path.
 fn changed_at_once(client: &Near, value: &[u8]) -> Option<Vec<u8>> {
-    let mut told = None;
+    let mut reported = None;
     let mut choose = |_: Option<&[u8]>| Ok(Next::Put(value.to_vec()));
-    let mut tell = |before: Option<&[u8]>, _: Option<&[u8]>| told = before.map(<[u8]>::to_vec);
-    if let Begun::Done(done) = client.begin_change(b"key", None, &mut choose, &mut tell) {
+    let mut report =
+        |before: Option<&[u8]>, _: Option<&[u8]>| reported = before.map(<[u8]>::to_vec);
+    if let Begun::Done(done) = client.begin_change(b"key", None, &mut choose, &mut report) {
         done.expect("nodes answer");
     }
-    told
+    reported
 }
 
 #[test]

@@ -80,7 +80,7 @@ impl<F: Movable> Store<F> {
 
     /// Returns the hash of a key, in the process that opened the handle.
     pub(super) fn hash(&self, key: &[u8]) -> Result<u64, Error> {
-        // S7: a child says to nobody that it waits.
+        // S7: a child announces to nobody that it waits.
         if self.0.clients.is_elsewhere() {
             return Err(Error::Forked);
         }

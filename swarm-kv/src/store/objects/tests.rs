@@ -135,7 +135,7 @@ fn what_failed_is_given_up_by_a_later_operation_of_the_handle() {
 }
 
 #[test]
-fn who_was_evicted_is_told() {
+fn an_evicted_holder_gets_an_error() {
     let (_dir, pool) = pool();
     let (one, two) = (handle(&pool, 1), handle(&pool, 1));
     let (mine, theirs) = (one.lock(b"lock"), two.lock(b"lock"));
