@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use swarm_kv::shm::{self, CreateOptions, OpenOptions, Pool};
 use swarm_kv::{Error, ErrorKind, Options, Store};
 
-/// Tells a re-executed test which pool the accounts are in, which of the tellers at work it is, and what its dice begin
+/// For a re-executed test: which pool the accounts are in, which of the tellers at work it is, and what its dice begin
 /// with.
 const POOL: &str = "SWARM_KV_TEST_POOL";
 const TELLER: &str = "SWARM_KV_TEST_TELLER";
@@ -50,7 +50,7 @@ fn counter(teller: usize) -> Vec<u8> {
     format!("teller {teller}").into_bytes()
 }
 
-/// Not a test itself: a teller, until it is killed. It says how many transfers it was told of.
+/// Not a test itself: a teller, until it is killed. It prints how many of its transfers have returned.
 #[test]
 fn child() {
     let Some(path) = env::var_os(POOL) else { return };
@@ -69,7 +69,7 @@ fn child() {
             books[ACCOUNTS + teller] += 1;
             Some(written(&books))
         };
-        // One that is told that others were faster for too long goes home, like one that is killed.
+        // One that gets the error that others were faster for too long goes home, like one that is killed.
         let moved = client.blocking().update_with(BANK, transfer);
         let counted = moved.and_then(|_| client.blocking().increment(&counter(teller), 1));
         match counted {
@@ -120,7 +120,7 @@ impl ClientStory {
         kill_process(process, signal).expect("a signal");
     }
 
-    /// Kills it wherever it is by then. Returns how many transfers it said it did.
+    /// Kills it wherever it is by then. Returns how many transfers it reported.
     fn kill(mut self) -> i64 {
         self.child.kill().expect("SIGKILL");
         let ended = self.child.wait().expect("it ends");
@@ -155,8 +155,8 @@ fn audit(client: &shm::Client, teller: usize) -> (Books, i64) {
     (books, counted[0])
 }
 
-/// Has tellers at work, of which `kills` are killed and as many stopped. What a teller was told is there, and of what it was
-/// not told at most the last one: once.
+/// Has tellers at work, of which `kills` are killed and as many stopped. What has returned to a teller is there, and of what
+/// has not at most the last one: once.
 fn nothing_is_lost_or_made(kills: usize) {
     let dir = tempfile::tempdir().expect("a directory");
     let options = CreateOptions { capacity: 16 << 20, max_clients: 8, ..CreateOptions::default() };
@@ -193,8 +193,8 @@ fn nothing_is_lost_or_made(kills: usize) {
         let [moved_before, counted_before] =
             std::mem::replace(&mut before[place], [books[ACCOUNTS + place], counted]);
         let (moved, counted) = (books[ACCOUNTS + place] - moved_before, counted - counted_before);
-        assert!((did..=did + 1).contains(&moved), "a teller said {did}, and moved {moved}");
-        assert!((did..=moved).contains(&counted), "a teller said {did} of {moved}: {counted}");
+        assert!((did..=did + 1).contains(&moved), "a teller reported {did}, and moved {moved}");
+        assert!((did..=moved).contains(&counted), "a teller reported {did} of {moved}: {counted}");
         tellers.push(ClientStory::new(&pool, place, next));
     }
     tellers.into_iter().for_each(|teller| _ = teller.kill());

@@ -168,7 +168,7 @@ fn no_foreign_type_is_in_the_public_api_but_those_listed() {
 
 /// The check sees each way to name a type.
 #[test]
-fn a_foreign_type_is_told() {
+fn a_foreign_type_is_reported() {
     let crates = BTreeSet::from(["other".to_owned()]);
     for shown in [
         "pub fn f(x: other::Thing) {",

@@ -12,7 +12,7 @@ use std::time::Duration;
 use swarm_kv::shm::{self, Client, CreateOptions, OpenOptions, Pool};
 use swarm_kv::{ClientUsage, Options};
 
-/// Tells a re-executed test which pool to use.
+/// For a re-executed test: which pool to use.
 const POOL: &str = "SWARM_KV_TEST_POOL";
 const SLOTS: usize = 6;
 /// Clients of one child or thread before it ends.

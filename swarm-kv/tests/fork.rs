@@ -48,7 +48,7 @@ fn begin_child(act: impl FnOnce() -> bool) -> i32 {
 }
 
 /// Waits for a child's end. Returns whether its result was true.
-fn told_true(child: i32) -> bool {
+fn returned_true(child: i32) -> bool {
     let mut status = 0;
     // SAFETY: it is this test's child, and the status outlives the call.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
@@ -99,7 +99,7 @@ fn a_child_can_do_nothing_with_its_parents_client() {
         }
         refused.iter().all(|refused| *refused == Some(Error::Forked))
     });
-    assert!(told_true(child));
+    assert!(returned_true(child));
     assert!(shared(pool.path()) == before, "the child changed something");
     assert_eq!(pool.live_clients(), [0]);
     assert_eq!(value[..], [1; 64]);
@@ -144,8 +144,8 @@ fn a_child_waits_for_nothing_with_its_parents_handle() {
         let own = Store::open(store.pool().path()).expect("there are slots");
         own.blocking().get(b"key") == Ok(None)
     });
-    assert!(told_true(child));
-    // The child's own client raised the nodes' event counts, and told each node of the others': words
+    assert!(returned_true(child));
+    // The child's own client raised the nodes' event counts, and sent the others' to each node: words
     // 24 to 31 of their headers, and nothing else.
     let besides = |nodes: &[Vec<u8>]| -> Vec<Vec<u8>> {
         nodes.iter().map(|node| [&node[..24 * 8], &node[32 * 8..]].concat()).collect()
@@ -203,7 +203,7 @@ fn a_child_goes_on_with_none_of_its_parents_operations() {
         }
         get && put && answered
     });
-    assert!(told_true(child));
+    assert!(returned_true(child));
     assert!(shared(pool.path()) == before, "the child changed something");
     assert_eq!(pool.clients(), clients, "the parent's operations are under way");
     drop((get, put, update, collect, answered));
@@ -232,7 +232,7 @@ fn a_server_may_fork_workers_that_open_clients() {
     let workers: Vec<i32> = (1..=WORKERS).map(worker).collect();
     assert!(put_all(&client, 0));
     // All are waited for: a child still at work would outlive the pool.
-    let outcome: Vec<bool> = workers.into_iter().map(told_true).collect();
+    let outcome: Vec<bool> = workers.into_iter().map(returned_true).collect();
     assert_eq!(outcome, [true; WORKERS]);
     assert_eq!(pool.live_clients(), [0]);
     let fresh = shm::open(&pool, Options::default()).expect("a free slot");

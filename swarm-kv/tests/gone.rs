@@ -160,7 +160,7 @@ fn cut(pool: &Pool, file: &str) {
 }
 
 #[test]
-fn a_client_whose_control_file_is_cut_short_is_told() {
+fn a_client_whose_control_file_is_cut_short_gets_an_error() {
     for operation in OPERATIONS {
         let dir = tempfile::tempdir().expect("a directory");
         let pool = create(&dir.path().join("pool"));

@@ -12,7 +12,7 @@ use common::own_time;
 use swarm_kv::shm::{self, CreateOptions, OpenOptions, Pool};
 use swarm_kv::{Error, GcStage, Options, block_on};
 
-/// Tells a re-executed test which pool to fill, and with how many values.
+/// For a re-executed test: which pool to fill, and with how many values.
 const POOL: &str = "SWARM_KV_TEST_POOL";
 const VALUES: &str = "SWARM_KV_TEST_VALUES";
 const SIZE: usize = 3000;

@@ -14,7 +14,7 @@ use swarm_core::register::safe_guess::SafeGuess;
 use swarm_kv::shm::{self, CreateOptions, Emulated, EvictStopped, OpenOptions, Pool};
 use swarm_kv::{Error, Laggard, LaggardState, Options, Shortage, Store, StoreOptions};
 
-/// Tells a process that will be stopped where the pool is.
+/// For a process that will be stopped: where the pool is.
 const POOL: &str = "SWARM_TEST_HELD_UP";
 
 fn pool() -> (tempfile::TempDir, Pool) {

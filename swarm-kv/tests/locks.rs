@@ -1,4 +1,4 @@
-//! Processes that hold a lock are killed and stopped. What they do under it is written to a file, whose lines tell who
+//! Processes that hold a lock are killed and stopped. What they do under it is written to a file, whose lines show which one
 //! held it when.
 
 use std::env;
@@ -13,7 +13,7 @@ use swarm_kv::Options;
 use swarm_kv::objects::ObjectError;
 use swarm_kv::shm::{self, CreateOptions, OpenOptions, Pool};
 
-/// Tells a re-executed test which pool to use, and what to do there.
+/// For a re-executed test: which pool to use, and what to do there.
 const POOL: &str = "SWARM_KV_TEST_POOL";
 const ROLE: &str = "SWARM_KV_TEST_ROLE";
 const LOCK: &[u8] = b"lock";
@@ -39,7 +39,7 @@ fn log_of(pool: &Path) -> PathBuf {
     pool.with_extension("log")
 }
 
-fn say(what: impl std::fmt::Display) {
+fn report(what: impl std::fmt::Display) {
     println!("says: {what}");
 }
 
@@ -67,13 +67,13 @@ fn child() {
         "bank" => loop {
             let mut guard = lock.acquire().expect("a small pool");
             if opens(&client, &mut guard) {
-                say("settled");
+                report("settled");
             }
             let token = guard.token();
             let (from, to) = (token as usize % ACCOUNTS, (token / 8) as usize % ACCOUNTS);
             let sum = (0..ACCOUNTS).map(|account| balance(&client, account)).sum::<u64>();
             if sum != MONEY {
-                say(format_args!("wrong: {sum} under token {token}"));
+                report(format_args!("wrong: {sum} under token {token}"));
                 return;
             }
             transfers(&client, from, to, token % 100);
@@ -81,11 +81,11 @@ fn child() {
         },
         "hold" => {
             let guard = lock.acquire().expect("a small pool");
-            say(guard.token());
-            // Until the parent says so.
+            report(guard.token());
+            // Until the parent writes a line.
             let mut line = String::new();
             std::io::stdin().read_line(&mut line).expect("the parent");
-            say(format_args!("{:?}", guard.release()));
+            report(format_args!("{:?}", guard.release()));
         }
         "write" => {
             let lock = client.blocking().rw_lock(LOCK);
@@ -156,7 +156,7 @@ fn opens(client: &Client, guard: &mut Guard<'_>) -> bool {
     }
     let mut keys: Vec<_> = (0..ACCOUNTS).map(account).collect();
     keys.push(JOURNAL.to_vec());
-    // A process that is killed in here is followed by one that is told again.
+    // A process that is killed in here is followed by one that finds it unsettled again.
     guard.settle(&keys).expect("it is held");
     let journal = client.blocking().get(JOURNAL).expect("nodes answer").expect("it is there");
     let text = String::from_utf8(journal.to_vec()).expect("text");
@@ -170,7 +170,7 @@ fn opens(client: &Client, guard: &mut Guard<'_>) -> bool {
 }
 
 fn held_until_killed(token: u64) -> ! {
-    say(token);
+    report(token);
     loop {
         std::thread::sleep(Duration::from_secs(1));
     }
@@ -192,8 +192,8 @@ impl Running {
         Self { process, lines }
     }
 
-    /// What it says next.
-    fn hear(&mut self) -> String {
+    /// What it reports next.
+    fn receive(&mut self) -> String {
         let mut line = String::new();
         loop {
             line.clear();
@@ -271,7 +271,7 @@ fn killed_clients_wedge_no_lock() {
     assert!(lock.acquire().expect("all are dead").token() > last);
 }
 
-/// Tellers are killed in the middle of transfers between accounts that a lock guards: a process that takes over is told, settles the accounts and
+/// Tellers are killed in the middle of transfers between accounts that a lock guards: a process that takes over learns of it, settles the accounts and
 /// ends the transfer. No money comes or goes.
 #[test]
 fn a_bank_whose_tellers_are_killed_loses_no_money() {
@@ -312,12 +312,12 @@ fn a_bank_whose_tellers_are_killed_loses_no_money() {
     println!("{} kills, last token {last}, settled {settled} times", kills());
 }
 
-/// A stopped holder keeps the lock, until it is evicted; then it is told, and changes nothing.
+/// A stopped holder keeps the lock, until it is evicted; then it gets an error, and changes nothing.
 #[test]
 fn a_stopped_holder_keeps_the_lock_until_it_is_evicted() {
     let (_dir, pool) = pool();
     let mut stopped = Running::start("hold", pool.path());
-    let token: u64 = stopped.hear().parse().expect("a token");
+    let token: u64 = stopped.receive().parse().expect("a token");
     stopped.signal(Signal::STOP);
     let client = shm::open(&pool, Options::default()).expect("a slot");
     let lock = client.blocking().lock(LOCK);
@@ -328,8 +328,8 @@ fn a_stopped_holder_keeps_the_lock_until_it_is_evicted() {
     assert!(guard.token() > token);
     stopped.signal(Signal::CONT);
     stopped.process.stdin.take().expect("its input").write_all(b"\n").expect("it reads");
-    let told = format!("{:?}", Err::<(), _>(ObjectError::TakenAway { token }));
-    assert_eq!(stopped.hear(), told);
+    let expected = format!("{:?}", Err::<(), _>(ObjectError::TakenAway { token }));
+    assert_eq!(stopped.receive(), expected);
     assert_eq!(guard.is_held(), Ok(true));
 }
 
@@ -338,7 +338,7 @@ fn a_stopped_holder_keeps_the_lock_until_it_is_evicted() {
 fn who_waits_takes_over_from_a_killed_holder() {
     let (_dir, pool) = pool();
     let mut holder = Running::start("hold", pool.path());
-    let token: u64 = holder.hear().parse().expect("a token");
+    let token: u64 = holder.receive().parse().expect("a token");
     let client = shm::open(&pool, Options::default()).expect("a slot");
     let lock = client.blocking().lock(LOCK);
     assert!(lock.try_acquire().expect("a small pool").is_none());
@@ -356,7 +356,7 @@ fn no_object_waits_for_a_killed_client() {
     for role in ["write", "permits", "begin", "join"] {
         let (_dir, pool) = pool();
         let mut holder = Running::start(role, pool.path());
-        let token: u64 = holder.hear().parse().expect("a number");
+        let token: u64 = holder.receive().parse().expect("a number");
         let client = shm::open(&pool, Options::default()).expect("a slot");
         let store = client.blocking();
         let (lock, once) = (store.rw_lock(LOCK), store.once(LOCK));

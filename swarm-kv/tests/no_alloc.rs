@@ -22,7 +22,7 @@ use swarm_kv::shm::{self, CreateOptions, Pool};
 
 const KEYS: u64 = 500;
 const OPERATIONS: u64 = 10_000;
-/// Tells a process that will be forbidden system calls where its pool may be.
+/// For a process that will be forbidden system calls: where its pool may be.
 const CONFINED: &str = "SWARM_TEST_CONFINED";
 
 /// Counts what the thread allocates. While the thread is confined, hands out a static area instead

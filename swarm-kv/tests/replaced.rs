@@ -10,7 +10,7 @@ use swarm_core::node::{NodeId, NodeState};
 use swarm_kv::shm::{self, CreateOptions, OpenOptions, Pool, ReplaceOptions};
 use swarm_kv::{Options, ReplaceStep, Verdict};
 
-/// Tells a re-executed test what it does, and with which pool.
+/// For a re-executed test: what it does, and with which pool.
 const ROLE: &str = "SWARM_KV_TEST_ROLE";
 const POOL: &str = "SWARM_KV_TEST_POOL";
 const KEYS: usize = 40;
@@ -45,8 +45,8 @@ fn child() {
     }
 }
 
-/// Writes and reads its own keys, without one that fails, and says which round is done. Goes on for
-/// each line that it is told, and ends with them.
+/// Writes and reads its own keys, without one that fails, and reports which round is done. Goes on for
+/// each line that it receives, and ends with them.
 fn work(path: &Path, name: &str) {
     let pool = open(path);
     let client = shm::open(&pool, Options::default()).expect("a slot");
@@ -76,7 +76,7 @@ fn work(path: &Path, name: &str) {
     std::process::exit(0);
 }
 
-/// Replaces a node, and says each step. Goes on for each line that it is told.
+/// Replaces a node, and reports each step. Goes on for each line that it receives.
 fn replace(path: &Path, node: u8) {
     let mut lines = std::io::stdin().lines();
     let pool = open(path);
@@ -107,7 +107,7 @@ fn replace(path: &Path, node: u8) {
     std::process::exit(0);
 }
 
-/// A process that is told when to go on, and says how far it is.
+/// A process that goes on for each line that it receives, and reports how far it is.
 struct Other {
     process: Child,
     input: ChildStdin,
@@ -126,11 +126,11 @@ impl Other {
         Self { process, input, lines }
     }
 
-    fn tell(&mut self) {
+    fn send(&mut self) {
         self.input.write_all(b"\n").expect("it lives");
     }
 
-    fn hear(&mut self) -> u64 {
+    fn receive(&mut self) -> u64 {
         let report = self.lines.find_map(|line| line.ok()?.split_once("says: ")?.1.parse().ok());
         report.expect("it did not fail")
     }
@@ -170,12 +170,12 @@ impl Busy {
 
     /// Each client does a few rounds.
     fn works(&mut self) {
-        self.clients.iter_mut().for_each(Other::tell);
+        self.clients.iter_mut().for_each(Other::send);
         self.take_reports();
     }
 
     fn take_reports(&mut self) {
-        self.rounds = self.clients.iter_mut().map(Other::hear).collect();
+        self.rounds = self.clients.iter_mut().map(Other::receive).collect();
     }
 
     fn lose(&self, node: u8) {
@@ -186,11 +186,11 @@ impl Busy {
     fn replace(&mut self, node: u8) {
         let mut other = Other::start(&format!("replaces {node}"), &self.path);
         loop {
-            self.clients.iter_mut().for_each(Other::tell);
-            if other.hear() == u64::MAX {
+            self.clients.iter_mut().for_each(Other::send);
+            if other.receive() == u64::MAX {
                 break;
             }
-            other.tell();
+            other.send();
             self.take_reports();
         }
         self.take_reports();
@@ -255,15 +255,15 @@ fn a_replacement_that_is_killed_is_taken_up_by_the_next() {
         let mut other = Other::start("replaces 1", &busy.path);
         for step in 0..at {
             busy.works();
-            assert!(other.hear() < u64::MAX);
+            assert!(other.receive() < u64::MAX);
             if step + 1 < at {
-                other.tell();
+                other.send();
             }
         }
         other.kill();
         busy.works();
         busy.has_all();
-        // Once the node is gone for all, the pool opens without being told to go on without it.
+        // Once the node is gone for all, the pool opens with no option to go on without it.
         let is_gone = open(&busy.path).configuration().state(NodeId(1)) == NodeState::Filling;
         assert!(is_gone || at == 0);
         if is_gone {

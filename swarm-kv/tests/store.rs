@@ -35,7 +35,7 @@ fn open(test: &TestPool) -> shm::Client {
 }
 
 #[test]
-fn operations_do_what_they_say() {
+fn operations_do_what_is_documented() {
     let test = pool(16 << 20);
     let client = open(&test);
     let store = client.blocking();
@@ -328,7 +328,7 @@ fn a_batch_of_gets_takes_one_roundtrip() {
 }
 
 #[test]
-fn batches_say_what_single_operations_do() {
+fn batches_return_what_single_operations_do() {
     let test = pool(16 << 20);
     batches(&open(&test));
     let test = pool(16 << 20);

@@ -119,7 +119,7 @@ fn walk(pool: &Pool, since: Instant, done: &AtomicU64) -> Outcome {
         let mut each = |key: &[u8], value: &[u8]| {
             let value = u64::from_le_bytes(*value.first_chunk().expect("values have eight bytes"));
             let twice = outcome[usize::from(key[0] - b'a')].replace(value);
-            assert_eq!(twice, None, "a key is told once");
+            assert_eq!(twice, None, "a key is reported once");
         };
         while match time % 2 {
             0 => near.blocking().next_keys(&mut cursor, &mut each)?,

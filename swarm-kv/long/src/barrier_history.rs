@@ -85,13 +85,13 @@ pub fn check_barrier(history: &[(usize, BarrierDeed)], parties: usize) -> Result
     let mut all = BTreeMap::<usize, Party>::new();
     let (mut joins, mut passed) = (0, 0);
     for (at, (client, deed)) in history.iter().enumerate() {
-        let told = |what: String| format!("step {at}: client {client} {what}");
-        let wrong = |what: String| Err(told(what));
+        let at_step = |what: String| format!("step {at}: client {client} {what}");
+        let wrong = |what: String| Err(at_step(what));
         if let BarrierDeed::Passes { generation, members } = deed {
             if joins < parties {
                 return wrong(format!("passes, and {joins} of {parties} have joined"));
             }
-            let arrived = passes(&all, (*client, *generation), members).map_err(told)?;
+            let arrived = passes(&all, (*client, *generation), members).map_err(at_step)?;
             for party in all.values_mut().filter(|it| it.was_awaited(arrived)) {
                 if party.arrived.is_some() && !party.has_passed(*generation) {
                     party.waits_for = Some(*generation);

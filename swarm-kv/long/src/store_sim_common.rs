@@ -171,7 +171,7 @@ fn id_of_value(number: u64, bytes: &[u8]) -> u64 {
     id_of(bytes)
 }
 
-/// Draws a read-modify-write of a key, or of a counter, beside which there are other writes: value number `id` is new, and `seen` tells
+/// Draws a read-modify-write of a key, or of a counter, beside which there are other writes: value number `id` is new, and `seen` returns
 /// what is thought to be there.
 pub fn modification(
     rng: &mut Rng,

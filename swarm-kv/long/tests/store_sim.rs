@@ -5,8 +5,8 @@
 //! cells of such keys; in a fifth of the schedules, values have lives, which end by these clocks.
 //! Rarely a client is held in the middle of an operation until others have done a thousand;
 //! sometimes memory is short. At the end there are no more faults, and every remaining client's
-//! operations succeed, within a bound of steps. A client that was told that the pool is full was
-//! told so with reason.
+//! operations succeed, within a bound of steps. A client that got the error that the
+//! pool is full got it with reason.
 //!
 //! `SWARM_SCHEDULES` says how many schedules to run, `SWARM_FIRST` which is the first, and
 //! `SWARM_SEED` runs a single one. A failing schedule is shrunk and printed.
@@ -246,8 +246,8 @@ struct Shown {
     /// The steps of the remaining clients at the end, total and maximum.
     live_steps: u64,
     most_live_steps: u64,
-    /// Clients that were told that the pool is full, or that they cannot claim; refusals at the
-    /// end.
+    /// Clients that got the error that the pool is full, or that they cannot claim; refusals at
+    /// the end.
     full: u64,
     cannot_claim: u64,
     refused: u64,
@@ -270,8 +270,8 @@ struct Done {
     begun: Cell<u64>,
     /// How many of those while it was held.
     beside_held: Cell<u64>,
-    /// The slots of clients that were told that there is no memory, and whether that they cannot
-    /// claim any.
+    /// The slots of clients that got the error that there is no memory, and whether it was that
+    /// they cannot claim any.
     short: RefCell<BTreeSet<(usize, bool)>>,
 }
 
@@ -424,7 +424,7 @@ impl Stage {
         self.judge_refusals()
     }
 
-    /// Each client that was told that the pool is full, or that it can claim no more, was told so
+    /// Each client that got the error that the pool is full, or that it can claim no more, got it
     /// with reason, whatever the faults. No memory is reclaimed here: what is free now was free
     /// then. A full pool has less than an eighth free, as a sixteenth is reserved. A client that
     /// can claim none has lost claims until its slot had no record left.
@@ -434,7 +434,7 @@ impl Stage {
         for (slot, _) in cannot_claim {
             if !self.has_used_its_bootstrap_records(slot) {
                 return Err(format!(
-                    "client {slot} has records, and was told that it cannot claim"
+                    "client {slot} has records, and reported that it cannot claim"
                 ));
             }
         }
@@ -449,7 +449,7 @@ impl Stage {
         self.sim.spawn(id, async move {
             let used = story.client.usage().await.expect("a majority answers").used_bytes;
             let is_full = capacity - used < capacity / 8;
-            assert!(is_full, "{full:?}: told of a full pool where {used} of {capacity} B are used");
+            assert!(is_full, "{full:?}, where {used} of {capacity} B are used");
         });
         self.run(LIVE_STEPS, "a look at what is free")
     }

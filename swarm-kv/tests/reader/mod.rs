@@ -165,7 +165,7 @@ fn a_reader_notices_that_nodes_were_replaced() {
     assert_eq!(again.get(b"key"), Ok(Some(b"second".to_vec())));
 }
 
-/// Deletes a key by a client that only `nodes` hear, and that then leaves. Returns whether all of
+/// Deletes a key by a client that only `nodes` answer, and that then leaves. Returns whether all of
 /// them do: the client may ask the others first.
 fn is_deleted_at(pool: &Pool, key: &[u8], nodes: &[NodeId]) -> bool {
     let roundtrip = 1_000_000;
@@ -192,7 +192,7 @@ fn is_deleted_at(pool: &Pool, key: &[u8], nodes: &[NodeId]) -> bool {
     is_there
 }
 
-/// A delete that one node has may be undone: the next client may not hear of that node. So a reader goes by the two others, which have none of it; where one
+/// A delete that one node has may be undone: the next client may get no answer from that node. So a reader goes by the two others, which have none of it; where one
 /// of these is missing, they may as well have it, and it goes by nothing.
 #[test]
 fn a_delete_that_one_node_has_is_not_taken_for_done() {

@@ -23,7 +23,7 @@ fn pool(crowd: usize) -> (tempfile::TempDir, Pool) {
     (dir, pool)
 }
 
-/// How many values of so many bytes a new client stores until it is told time and again that the pool is full.
+/// How many values of so many bytes a new client stores until the pool is full for it time and again.
 fn capacity(pool: &Pool, size: usize) -> u32 {
     let client = open(pool, Options::default());
     let (mut stored, mut refused) = (0_u32, 0);

@@ -74,10 +74,10 @@ fn fill(pool: &Pool, size: usize, most: usize, roundtrip: u64) -> Vec<End> {
 }
 
 /// Each lost claim used up a chunk-map record, of which a slot has eight before it owns a chunk for
-/// them. Of 64 clients that began together, 48 to 64 were told that the pool was full, for good,
+/// them. Of 64 clients that began together, 48 to 64 got the error that the pool was full, for good,
 /// when a twentieth of it was in use.
 #[test]
-fn clients_that_claim_at_once_are_not_told_early_that_the_pool_is_full() {
+fn clients_that_claim_at_once_do_not_find_the_pool_full_early() {
     let (_dir, pool) = pool(32 << 20);
     // There is room for some fifty of each.
     for End { stored, why, used } in fill(&pool, 1000, 40, 20_000) {
@@ -127,7 +127,7 @@ fn updates_wear_nothing_out() {
 }
 
 /// Memory comes back when the operations end that were under way, and a client that finds none
-/// asks again before it says so.
+/// asks again before it reports that.
 #[test]
 fn an_operation_under_way_holds_up_the_others_no_longer_than_it_lasts() {
     let (_dir, pool) = pool(4 << 20);

@@ -49,7 +49,7 @@ fn of_a_cell() -> Play {
     play
 }
 
-/// A value that outgrows its cell ends that: the key's number of moves tells.
+/// A value that outgrows its cell ends that: the key's number of moves shows it.
 #[test]
 fn a_long_value_is_too_long_for_the_cell() {
     let mut play = of_a_cell();

@@ -133,12 +133,12 @@ impl Play {
         (id, key, call): Action,
     ) -> Rc<Cell<Option<Result<(), GaveUp>>>> {
         let (story, outcome) = (Rc::clone(&self.stories[id]), Rc::<Cell<_>>::default());
-        let tell = Rc::clone(&outcome);
+        let result = Rc::clone(&outcome);
         self.sim.spawn(id, async move {
             let answer = story.call(key, call, None).await;
             let refused = answer.is_err_and(|gave_up| gave_up.shortage().is_some());
             assert!(answer.is_ok() || refused, "client {id}: {call:?} of key {key}: {answer:?}");
-            tell.set(Some(answer));
+            result.set(Some(answer));
         });
         self.sim.poll_once(id);
         outcome
@@ -255,7 +255,7 @@ fn stuck_anywhere(deeds: &[Action]) {
 /// `pause` roundtrips of that, a reader reads, which may find the update in what the move took along.
 /// Then the others do their operations, and the update continues: it must not be written again.
 /// Returns whether the move was over before the read, and whether the read returned the update from
-/// where the key had moved to: of that no lock tells the writer.
+/// where the key had moved to: no lock shows that to the writer.
 fn is_stuck_behind(pause: usize, lands: &[NodeId], deeds: &[Action]) -> (bool, bool) {
     let mut play = Play::new();
     // It has memory for a value of that length: the first that the update posts is its guess.

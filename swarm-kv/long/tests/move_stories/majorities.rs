@@ -112,7 +112,7 @@ fn is_deleted(others: &[NodeId], lands: &[NodeId], turn: usize, looks: &[NodeId]
     let mut play = Play::late_after(LATE);
     play.all(&[(MOVES, 0, Call::Get)], &NODES);
     play.begin((STUCK, 0, Call::Delete));
-    // It has READ the index, and its stamp is in all slots. The index does not say so yet.
+    // It has READ the index, and its stamp is in all slots. The index does not show it yet.
     rounds(&mut play, STUCK, 2, &NODES);
     dies(&mut play, STUCK);
     play.all(&[(READER, 0, Call::Get)], &NODES);

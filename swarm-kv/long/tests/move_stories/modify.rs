@@ -23,7 +23,7 @@ const TAKE: Action = (RIVAL, 0, Call::Swap(None));
 /// The number of key 0's first value.
 const FIRST: Option<u64> = Some(805);
 const COUNTER: u64 = COUNTERS.start;
-/// How often weights of turns change, if no other is said.
+/// How often weights of turns change, if no other number is given.
 const OFTEN: f64 = 0.005;
 
 /// Stuck at every roundtrip of every kind of read-modify-write, with its chains executed at some
@@ -72,8 +72,8 @@ fn a_writer_finds_out_over_change_delete_and_insert() {
     });
 }
 
-/// A writer slept while the key became a cell, and while the cell was forwarded: what became of its write is told by the register, two
-/// links away.
+/// A writer slept while the key became a cell, and while the cell was forwarded: the register, two links
+/// away, shows what became of its write.
 #[test]
 fn a_writer_finds_out_over_a_cell_that_was_forwarded() {
     ARE_CELLS.set(true);
@@ -199,9 +199,9 @@ fn what_nothing_can_be_made_of_stays_as_it_is() {
         let first = (RIVAL, COUNTER, Call::Put(1_000_000_000_000_000_000));
         play.all(&[first, (STUCK, COUNTER, Call::Get)], &NODES);
         let (story, outcome) = (Rc::clone(&play.stories[STUCK]), Rc::<Cell<_>>::default());
-        let tell = Rc::clone(&outcome);
+        let result = Rc::clone(&outcome);
         play.sim.spawn(STUCK, async move {
-            tell.set(Some(story.call(COUNTER, Call::Increment(1), None).await));
+            result.set(Some(story.call(COUNTER, Call::Increment(1), None).await));
         });
         play.sim.poll_once(STUCK);
         // It is under way when the other one's is done: the register is frozen with the new value.

@@ -1,4 +1,4 @@
-//! What a client is told by the epoch table is as good as a completion: two states of a race are the same only if all
+//! What a client learns from the epoch table is as good as a completion: two states of a race are the same only if all
 //! of that is. So it is noted.
 
 use std::cell::{Cell, RefCell};
@@ -11,14 +11,14 @@ use swarm_core::words::{Incarnation, Pointer};
 
 use crate::domain::{Notes, SimParticipant};
 
-/// What clients said to the epoch table and were told by it.
+/// What clients reported to the epoch table and learned from it.
 #[derive(Default)]
 pub(crate) struct Outcome {
     /// Of each client, a hash of all that.
     hashes: RefCell<Vec<DefaultHasher>>,
     /// Of each client, since when it has operations under way.
     since: RefCell<Vec<u64>>,
-    /// How often clients were told to forget places.
+    /// How often clients had to forget places.
     generation: Cell<u64>,
 }
 
@@ -32,7 +32,7 @@ impl Outcome {
     }
 }
 
-/// A client's seat, with a record of what was said.
+/// A client's seat, with a record of its calls.
 pub(crate) struct Watched {
     participant: SimParticipant,
     outcome: Rc<Outcome>,
@@ -50,7 +50,7 @@ impl Watched {
         Self { participant, outcome: Rc::clone(outcome), back: Rc::clone(back), client }
     }
 
-    fn tell(&self, what: u8, answer: u64) -> u64 {
+    fn note(&self, what: u8, answer: u64) -> u64 {
         (what, answer).hash(&mut self.outcome.hashes.borrow_mut()[self.client]);
         answer
     }
@@ -64,35 +64,35 @@ impl EpochDomain for Watched {
     fn pin(&self) -> u64 {
         let epoch = self.participant.pin();
         self.is_there(epoch);
-        self.tell(0, epoch)
+        self.note(0, epoch)
     }
 
     fn repin(&self, epoch: u64) {
         self.participant.repin(epoch);
-        self.is_there(self.tell(1, epoch));
+        self.is_there(self.note(1, epoch));
     }
 
     fn unpin(&self) {
         self.participant.unpin();
-        self.is_there(self.tell(2, 0));
+        self.is_there(self.note(2, 0));
     }
 
     fn epoch(&self) -> u64 {
-        self.tell(3, self.participant.epoch())
+        self.note(3, self.participant.epoch())
     }
 
     fn epoch_bound(&self) -> u64 {
-        self.tell(8, self.participant.epoch_bound())
+        self.note(8, self.participant.epoch_bound())
     }
 
     fn generation(&self) -> u64 {
-        self.tell(4, self.participant.generation())
+        self.note(4, self.participant.generation())
     }
 
     fn new_generation(&self) {
         self.participant.new_generation();
         self.outcome.generation.set(self.outcome.generation.get() + 1);
-        self.tell(5, self.outcome.generation.get());
+        self.note(5, self.outcome.generation.get());
     }
 
     fn keeps_watch(&self) -> bool {
@@ -111,16 +111,16 @@ impl EpochDomain for Watched {
 
     fn is_attached(&self, slot: usize) -> bool {
         let attached = self.participant.is_attached(slot);
-        self.tell(6, u64::from(attached)) == 1
+        self.note(6, u64::from(attached)) == 1
     }
 
     fn is_gone(&self, slot: usize, session: Incarnation) -> bool {
         let gone = self.participant.is_gone(slot, session);
-        self.tell(9, (slot as u64) << 1 | u64::from(gone)) & 1 == 1
+        self.note(9, (slot as u64) << 1 | u64::from(gone)) & 1 == 1
     }
 
     fn try_advance(&self) -> u64 {
-        self.tell(7, self.participant.try_advance())
+        self.note(7, self.participant.try_advance())
     }
 }
 

@@ -170,7 +170,7 @@ const FULL: u64 = 6;
 /// A key that goes to another child than that one.
 const ELSEWHERE: u64 = 10;
 
-/// A client splits a bucket; one node is not heard from for `rounds` roundtrips, longer than the
+/// A client splits a bucket; no answer comes from one node for `rounds` roundtrips, longer than the
 /// split takes. So the split is not known to be everywhere. Another client replaces the children's
 /// first records, and they are collected as garbage. Only then is the split known to be everywhere.
 /// The hints that the records were replaced arrive after that, before any of them is reused.

@@ -218,11 +218,11 @@ fn reads(
     first: impl AsyncFnOnce(&Story) + 'static,
 ) -> Option<Vec<u8>> {
     let (story, found) = (Rc::clone(story), Read::default());
-    let told = Rc::clone(&found);
+    let read = Rc::clone(&found);
     play.sim.spawn(id, async move {
         first(&story).await;
         let value = story.client.get(&key(0)).await.expect("two nodes");
-        *told.borrow_mut() = value.map(|value| value.to_vec());
+        *read.borrow_mut() = value.map(|value| value.to_vec());
     });
     assert!(play.sim.finish(id, nodes), "client {id} does not come to an end");
     found.take()
@@ -265,10 +265,10 @@ fn two_reads(
     Some([first, reads(&mut play, &last, (LAST, &[lands, away[0]]), async |_: &Story| ())])
 }
 
-/// What a story tells: how far a call got, at which node, and whether its client suspects another one.
+/// What a story is about: how far a call got, at which node, and whether its client suspects another one.
 type Case = (usize, NodeId, bool);
 
-/// Tells a story of two reads in all cases, without and with settling. Returns in how many what was read first was not
+/// Runs a story of two reads in all cases, without and with settling. Returns in how many what was read first was not
 /// read again where nobody settled.
 fn surfaced(call: Call, story: impl Fn(Call, Case, bool) -> Option<[Option<Vec<u8>>; 2]>) -> usize {
     let mut surfaced = 0;

@@ -51,7 +51,7 @@ async fn writes(actor: Actor<LockDeed>, call: Call) {
     guard.release().await.expect("a majority is up, and it holds the lock");
 }
 
-/// Waits for the lock, settles the key if it is told to, and reads it.
+/// Waits for the lock, settles the key if it has to, and reads it.
 async fn takes_over(actor: Actor<LockDeed>, settles: Settles) {
     let lock = actor.story.client.lock(LOCK);
     let mut guard = enters(&actor, &lock).await;
@@ -197,7 +197,7 @@ fn what_a_holder_writes_that_dies_is_settled() {
     }
 }
 
-/// Of those that take over, one dies as well, in the middle of settling perhaps: the next one is told.
+/// Of those that take over, one dies as well, in the middle of settling perhaps: the next one finds it unsettled.
 #[test]
 fn what_is_half_done_is_settled_by_one_that_lives() {
     for (call, node) in HALVES {
@@ -210,9 +210,10 @@ fn what_is_half_done_is_settled_by_one_that_lives() {
     }
 }
 
-/// A client drops the future that settles a key, wherever that is, and releases the lock: the next one is told still.
+/// A client drops the future that settles a key, wherever that is, and releases the lock: the next one still
+/// finds it unsettled.
 #[test]
-fn what_is_settled_by_halves_is_told() {
+fn what_is_settled_by_halves_stays_unsettled() {
     for polls in 1..MOST_POLLS {
         let plan = Plan { settles: Settles::DropsIt(polls), ..HALF };
         let name = format!("takeover behind one that settles for {polls} polls");
