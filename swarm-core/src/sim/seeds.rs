@@ -65,8 +65,8 @@ fn command(prefix: &str, package: Option<&str>, program: &str, test: Option<&str
 const ONE_IN: u64 = 12;
 
 /// Returns whether the race of this name is explored as deep as its bounds allow, which takes
-/// minutes for all races. `SWARM_DEEP` is `all`, or a number that chooses one race in twelve, each
-/// number others.
+/// minutes for all races. `SWARM_DEEP` is `all`, or a number that chooses one in twelve, each number
+/// others.
 ///
 /// # Panics
 /// If it is something else.

@@ -39,7 +39,7 @@
 //!
 //! | by whom | when | roundtrips |
 //! | --- | --- | --- |
-//! | the client that wrote it, at its next write (`heap/reclaim/reclaimer.rs`) | its later write to the same register is complete | 0 |
+//! | the client that wrote it, at its next write (`heap/reclaim/supersede.rs`) | its later write to the same register is complete | 0 |
 //! | the same, where a delete refused its write | the delete is complete | 0 |
 //! | the owner, after a remote-free hint (`heap/reclaim/remote_free.rs`) of a client that superseded a record or a write | every node's cell word names another record; or a larger verified stamp has reached a majority | 1 for a batch |
 //! | the owner, in a [mark-and-sweep cycle](mark_sweep) | no bucket, record or register can name it | 2 for each bucket, 1 for its keys, 1 for 12 objects of unknown content |

@@ -93,7 +93,7 @@ impl Reclaimer {
         &self,
         register: &Register,
         (buffer, after, object_index): (Pointer, Stamp, Option<ObjectIndex>),
-        (before, spot_before): ([Stamp; 2], Option<ObjectIndex>),
+        (before, index_before): ([Stamp; 2], Option<ObjectIndex>),
         epoch: impl Fn() -> u64,
     ) {
         let format = self.geometry.format;
@@ -111,7 +111,7 @@ impl Reclaimer {
             *object = ObjectState::holds(entry(after));
         }
         let [latest, largest] = before;
-        self.supersede(&mut tables, (latest, spot_before), after, entry(latest), &epoch);
+        self.supersede(&mut tables, (latest, index_before), after, entry(latest), &epoch);
         if largest.0 != latest.0 {
             self.supersede(&mut tables, (largest, None), after, entry(largest), &epoch);
         }
