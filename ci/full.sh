@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # All of what .ci/run has a slice of: every race as deep as it goes, every mutation, everything that runs in guests,
-# long soaks. Meant to run for long, at low priority beside other work
-# (nice -n 19 ci/full.sh). Its last lines are what docs/CORRECTNESS.md has of its last run.
+# long soaks. Meant to run for long, at low priority beside other work (CONTRIBUTING.md has how). Its last lines are what docs/CORRECTNESS.md has of its last run.
 #
 #   ci/full.sh             all steps
 #   ci/full.sh STEP...     only these, by the first word of their names
