@@ -121,9 +121,9 @@ fn only_for_tests(files: &[PathBuf]) -> BTreeSet<PathBuf> {
     files.iter().filter(|file| is_below(file)).cloned().collect()
 }
 
-/// Whether a word is an invariant's name, such as E7 or E4a.
+/// Whether a word has the form of an invariant's name, such as E7 or E4a.
 fn is_invariant(word: &str) -> bool {
-    let Some(rest) = word.strip_prefix(|c: char| "IMLGCSVEKH".contains(c)) else { return false };
+    let Some(rest) = word.strip_prefix(|c: char| c.is_ascii_uppercase()) else { return false };
     let digits = rest.strip_suffix(|c: char| c.is_ascii_lowercase()).unwrap_or(rest);
     (1..=2).contains(&digits.len()) && digits.chars().all(|c| c.is_ascii_digit())
 }
@@ -134,19 +134,37 @@ fn defined(document: &str) -> BTreeSet<String> {
     document.lines().filter_map(name).filter(|name| is_invariant(name)).collect()
 }
 
-/// Returns the invariants that the comments of a text cite.
-fn cited(text: &str) -> BTreeSet<String> {
+/// Returns how many lines of a document look like a definition: bold, and a capital with a digit.
+fn lines_like_definitions(document: &str) -> usize {
+    let bold = document.lines().filter_map(|line| line.strip_prefix("**"));
+    let is_like = |text: &&str| {
+        let mut first = text.chars();
+        first.next().is_some_and(char::is_uppercase) && first.next().is_some_and(char::is_numeric)
+    };
+    bold.filter(is_like).count()
+}
+
+/// Returns the letters that names begin with.
+fn letters(names: &BTreeSet<String>) -> BTreeSet<char> {
+    names.iter().filter_map(|name| name.chars().next()).collect()
+}
+
+/// Returns the invariants that the comments of a text cite: names that begin with one of these letters.
+fn cited(text: &str, letters: &BTreeSet<char>) -> BTreeSet<String> {
     let comments = text.lines().filter_map(|line| Some(line.split_once("//")?.1));
-    let words = comments.flat_map(|comment| {
-        comment.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| is_invariant(word))
-    });
-    words.map(str::to_owned).collect()
+    let words =
+        comments.flat_map(|comment| comment.split(|c: char| !c.is_alphanumeric() && c != '_'));
+    let is_cited = |word: &&str| is_invariant(word) && word.starts_with(|c| letters.contains(&c));
+    words.filter(is_cited).map(str::to_owned).collect()
 }
 
 #[test]
 fn every_invariant_is_cited_where_it_is_kept() {
-    let defined = defined(&document());
+    let document = document();
+    let defined = defined(&document);
     assert!(defined.len() > 50, "{defined:?}");
+    assert_eq!(defined.len(), lines_like_definitions(&document), "each defines one: {defined:?}");
+    let letters = letters(&defined);
     let mut kept = BTreeSet::new();
     let sources = sources();
     let tests = only_for_tests(&sources);
@@ -157,7 +175,7 @@ fn every_invariant_is_cited_where_it_is_kept() {
             continue;
         }
         let text = fs::read_to_string(repository().join(path)).expect("it is text");
-        let unknown: Vec<_> = cited(&text).difference(&defined).cloned().collect();
+        let unknown: Vec<_> = cited(&text, &letters).difference(&defined).cloned().collect();
         let file = path.display();
         assert!(
             unknown.is_empty(),
@@ -166,7 +184,7 @@ fn every_invariant_is_cited_where_it_is_kept() {
         // A test of an invariant does not keep it, and neither does what only tests use.
         let is_for_tests = ["sim", "conformance", "history"].contains(&below[2].as_ref());
         if !is_for_tests && !tests.contains(source) {
-            kept.extend(cited(&without_unit_tests(&text)));
+            kept.extend(cited(&without_unit_tests(&text), &letters));
         }
     }
     let excused: BTreeSet<String> =
@@ -186,15 +204,21 @@ fn every_invariant_is_cited_where_it_is_kept() {
 fn a_citation_is_a_word_of_a_comment() {
     let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<BTreeSet<_>>();
     let text = "/// Renews first (E7).\nlet e = E8; // E4a: read again, see V1 to V6\n\
-                // E5-2690, xE9, E_1, EF, E123";
-    assert_eq!(cited(text), names(&["E7", "E4a", "V1", "V6", "E5"]));
-    assert_eq!(
-        defined("**E7. So.** By E8.\n**E10a. So\n**Deletes** write. It\n"),
-        names(&["E7", "E10a"])
-    );
+                // E5-2690, xE9, E_1, EF, E123, T4, e7";
+    let document = "**E7. So.** By T8.\n**E10a. So\n**Deletes** write. It\n**V1. So\n";
+    let invariants = defined(document);
+    assert_eq!(invariants, names(&["E7", "E10a", "V1"]));
+    assert_eq!(lines_like_definitions(document), invariants.len());
+    // The second defines the same again, and the others nothing.
+    let faulty = "**X1. So\n**X1. So\n**X2: so\n**X3ab. So\n**X 4. So\n";
+    assert_eq!(defined(faulty), names(&["X1"]));
+    assert_eq!(lines_like_definitions(faulty), 4);
+    let letters = letters(&invariants);
+    assert_eq!(letters, BTreeSet::from(['E', 'V']));
+    assert_eq!(cited(text, &letters), names(&["E7", "E4a", "V1", "V6", "E5"]));
     let tested =
         "// E1\n#[cfg(test)]\nmod tests {\n    // E2\n}\n// E3\n#[cfg(test)]\nuse a::b; // E4\n";
-    assert_eq!(cited(&without_unit_tests(tested)), names(&["E1", "E3", "E4"]));
+    assert_eq!(cited(&without_unit_tests(tested), &letters), names(&["E1", "E3", "E4"]));
 }
 
 #[test]
