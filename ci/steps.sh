@@ -82,7 +82,10 @@ lot() {
     echo $((16#${commit:0:7}))
 }
 
-docs() { RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --no-deps; }
+# With the features that docs.rs shows.
+docs() {
+    RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --no-deps --features swarm-kv/serde,swarm-kv/zerocopy
+}
 
 # Under loom the words are other types, so it has a build of its own. With a number it leaves out two of three tests of a
 # whole register, which take longer than all others: each number other ones.
