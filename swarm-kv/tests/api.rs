@@ -190,48 +190,84 @@ fn a_foreign_type_is_reported() {
     }
 }
 
-/// Returns the names of a code's public functions whose signature is such a one.
-fn functions(code: &str, is_such: impl Fn(&str) -> bool) -> BTreeSet<String> {
-    let such = public(code).into_iter().filter(|text| is_such(text));
-    such.filter_map(|text| Some(words(text.split_once("fn ")?.1)[0].to_owned())).collect()
+/// Returns the words of the type (or the trait) behind the head's `impl` and its parameters.
+fn implemented<'h>(head: &'h [&'h str]) -> &'h [&'h str] {
+    let mut depth = 0;
+    let is_type = |word: &&str| {
+        depth += i32::from(*word == "<") - i32::from(*word == ">");
+        depth == 0 && *word != ">"
+    };
+    &head[1 + head[1..].iter().position(is_type).expect("it names a type")..]
 }
 
-/// Returns the store's code in files with such a path below its sources, without unit tests.
-fn part(is_such: impl Fn(&str) -> bool) -> String {
-    let sources = repository().join("swarm-kv/src");
-    let such = files(&sources).into_iter().filter(|path| {
-        let path = path.strip_prefix(&sources).expect("below it").to_string_lossy();
-        is_such(&path) && !path.ends_with("tests.rs")
-    });
-    such.map(|path| code(&fs::read_to_string(path).expect("text"))).collect()
+/// Returns `Type::name` of each public async function of a type in this code, and of each public function of a blocking twin, by
+/// the type whose twin it is. (A trait's functions are its implementations'.)
+fn operations_and_twins(code: &str) -> (BTreeSet<String>, BTreeSet<String>) {
+    let (mut operations, mut twins) = (BTreeSet::new(), BTreeSet::new());
+    let public = public(code);
+    let mut head = Vec::new();
+    for text in &public {
+        if text.starts_with("impl") {
+            head = words(text);
+        }
+        let Some((_, function)) = text.split_once("fn ") else { continue };
+        if head.is_empty() || !text.starts_with("    pub ") {
+            continue;
+        }
+        let of = implemented(&head);
+        let twin_of = match of {
+            ["Blocking", ..] => Some("Client"),
+            ["BlockingObject", "<", object, ..] => Some(*object),
+            _ => of[0].strip_prefix("Blocking"),
+        };
+        let name = words(function)[0];
+        let is_async = text.contains(" async fn ") || text.contains("-> impl Future<");
+        match twin_of {
+            Some(of) if !is_async => twins.insert(format!("{of}::{name}")),
+            None if is_async => operations.insert(format!("{}::{name}", of[0])),
+            _ => continue,
+        };
+    }
+    (operations, twins)
 }
 
 /// `for_each` and `usage` had none, and locks of a handle. (What leaves sleeping to its caller has none: a caller that blocks sleeps.)
 #[test]
 fn each_operation_has_its_blocking_twin() {
-    let starts = |path: &str, all: &[&str]| all.iter().any(|one| path.starts_with(one));
-    let of_clients = ["ops/blocking.rs", "ops/watch.rs", "objects/"];
-    let of_handles = [
-        "store/blocking.rs",
-        "store/encoded.rs",
-        "store/plain.rs",
-        "store/objects/atomic.rs",
-        "store/objects/blocking.rs",
-        "store/objects/guarded.rs",
-    ];
-    let clients = (part(|path| !starts(path, &["store/"])), part(|path| starts(path, &of_clients)));
-    let handles = (part(|path| starts(path, &["store/"])), part(|path| starts(path, &of_handles)));
-    for ((all, twins), known) in [(clients, ["get", "usage"]), (handles, ["get_many", "evict"])] {
-        // Of a type: a trait's are its implementations'.
-        let is_public = |text: &str| text.starts_with("    pub ");
-        let is_async = |text: &str| text.contains(" async fn ") || text.contains("-> impl Future<");
-        let operations = functions(&all, |text| is_public(text) && is_async(text));
-        assert!(known.iter().all(|known| operations.contains(*known)), "{operations:?}");
-        let twins = functions(&twins, |text| is_public(text) && !is_async(text));
-        // What sleeps itself: its twin is `blocks`.
-        let missing = operations.difference(&twins);
-        let missing = missing.filter(|name| !name.ends_with("_paced") && *name != "aside");
-        let missing = missing.collect::<Vec<_>>();
-        assert!(missing.is_empty(), "these have no blocking twin: {missing:?}");
+    let (mut operations, mut twins) = (BTreeSet::new(), BTreeSet::new());
+    for code in sources("swarm-kv") {
+        let (more_operations, more_twins) = operations_and_twins(&code);
+        operations.extend(more_operations);
+        twins.extend(more_twins);
+    }
+    for known in
+        ["Client::get", "Client::usage", "Lock::acquire", "Store::get_many", "StoreLock::evict"]
+    {
+        assert!(operations.contains(known), "{known} is not in {operations:?}");
+    }
+    // What sleeps itself: its twin is `blocks`.
+    let missing = operations.difference(&twins);
+    let missing = missing.filter(|name| !name.ends_with("_paced") && *name != "Pause::aside");
+    let missing = missing.collect::<Vec<_>>();
+    assert!(missing.is_empty(), "these have no blocking twin: {missing:?}");
+}
+
+/// The check is not content with a function of another type.
+#[test]
+fn a_twin_is_of_the_same_type() {
+    let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<BTreeSet<_>>();
+    let code = "impl<F: Fabric<Of = u8>> Client<F> {\n    pub async fn get(&self) -> u8 {\n    }\n\
+                \x20   pub fn put(\n        &self,\n    ) -> impl Future<Output = u8> {\n    }\n\
+                \x20   pub fn len(&self) -> u8 {\n    }\n    pub(crate) async fn own(&self) {\n    }\n}\n\
+                impl<T: Copy, F: Fabric>\n    Atomic<T, F>\n{\n    pub async fn get(&self) -> T {\n    }\n}\n";
+    let operations = names(&["Client::get", "Client::put", "Atomic::get"]);
+    for (twin, of) in [
+        ("impl<'c, F: Fabric> Blocking<'c, F> {", "Client::get"),
+        ("impl<F> BlockingStore<'_, F> {", "Store::get"),
+        ("impl<T: Copy, F: Fabric>\n    BlockingAtomic<T, F>\n{", "Atomic::get"),
+        ("impl<T, F> BlockingObject<StoreAtomic<T, F>> {", "StoreAtomic::get"),
+    ] {
+        let code = format!("{code}{twin}\n    pub fn get(&self) -> u8 {{\n    }}\n}}");
+        assert_eq!(operations_and_twins(&code), (operations.clone(), names(&[of])), "{twin}");
     }
 }
