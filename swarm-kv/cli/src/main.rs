@@ -39,9 +39,9 @@ fn main() -> ExitCode {
     workers::set::hand_down(&device);
     let result = match command {
         Command::Demo => demo::run(json),
-        Command::Create(args) => common::pool::create(&args, json),
+        Command::Create(args) => commands::create::run(&args, json),
         Command::Info(args) => commands::info::run(&args, json),
-        Command::Destroy(args) => common::pool::destroy(&args, json),
+        Command::Destroy(args) => commands::destroy::run(&args, json),
         Command::Repair(args) => commands::repair::run(&args, json),
         Command::Replace(args) => commands::replace::run(&args, json),
         Command::Get(args) => commands::keys::get(&args, json),

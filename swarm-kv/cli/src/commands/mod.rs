@@ -1,6 +1,8 @@
 //! Commands of one file each.
 
 pub(crate) mod backup;
+pub(crate) mod create;
+pub(crate) mod destroy;
 pub(crate) mod evict;
 pub(crate) mod gc;
 pub(crate) mod import_export;
