@@ -6,15 +6,17 @@
 //!
 //! | layer | concept |
 //! | --- | --- |
+//! | `cli` | all commands, and the text of their help |
 //! | `soak` | clients that join and leave for long; whether memory leaks or latency grows |
 //! | `demo`, `torture` | the store while nodes and clients fail; histories of clients under kills and pauses |
 //! | `bench`, `check`, `commands`, `doctor` | YCSB; whether a history is linearizable; one command each; is this host fit |
 //! | `workers` | clients in processes or threads, and the channel to them |
-//! | `common` | arguments, pools, exit status, units, lines of keys and values, cleanup on a signal, node faults |
+//! | `common` | what commands share: arguments, pools, exit status, units, lines of keys and values, cleanup on a signal, node faults |
 #![forbid(unsafe_code)]
 
 mod bench;
 mod check;
+mod cli;
 mod commands;
 mod common;
 mod demo;
@@ -25,7 +27,7 @@ mod workers;
 
 use std::process::ExitCode;
 
-use common::args::{Cli, Command};
+use cli::{Cli, Command};
 
 /// The location cache and bench's arrays are accessed at random addresses.
 #[global_allocator]
@@ -33,7 +35,7 @@ static ALLOCATOR: swarm_shm::HugePages = swarm_shm::HugePages;
 
 /// Runs the command line.
 fn main() -> ExitCode {
-    let Cli { command, json, device } = common::args::parse();
+    let Cli { command, json, device } = cli::parse();
     #[cfg(feature = "rdma")]
     swarm_worker::far::choose(device.choice(), device.node_timeout);
     workers::set::hand_down(&device);
@@ -65,12 +67,7 @@ fn main() -> ExitCode {
         Command::Torture(args) => torture::run(&args, json),
         Command::Soak(args) => soak::run(&args, json),
         Command::Check(args) => check::run(&args, json),
-        #[cfg(feature = "rdma")]
         Command::Memnode(args) => commands::memnode::run(&args, json),
-        #[cfg(not(feature = "rdma"))]
-        Command::Memnode(_) => {
-            Err(common::exit::Failure::Failed(swarm_worker::pool::NO_RDMA.to_owned()))
-        }
         Command::Evict(args) => commands::evict::run(&args, json),
         Command::Gc(args) => commands::gc::run(&args, json),
         Command::Doctor(args) => doctor::run(&args, json),

@@ -1,5 +1,6 @@
 //! `swarm bench`: measures YCSB workloads.
 
+pub(crate) mod args;
 pub(crate) mod report;
 
 use std::io::IsTerminal;
@@ -15,8 +16,8 @@ use swarm_worker::job::{BenchJob, Job, Message, Order, Report};
 use swarm_worker::store::{Store, open_pool, with_system};
 use swarm_worker::workload::{Keys, Kind, Mix, Op, Plan, System};
 
+use crate::bench::args::BenchArgs;
 use crate::bench::report::{Measured, print};
-use crate::common::args::BenchArgs;
 use crate::common::busy::Watch;
 use crate::common::exit::{Answer, Failure};
 use crate::common::temporary::TemporaryPool;
@@ -239,7 +240,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::common::args::{Cli, Command};
+    use crate::cli::{Cli, Command};
 
     fn args(line: &str) -> BenchArgs {
         let words = ["swarm", "bench"].into_iter().chain(line.split_whitespace());

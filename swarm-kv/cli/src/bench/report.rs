@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use swarm_worker::job::{KindReport, Report};
 use swarm_worker::workload::Kind;
 
-use crate::common::args::BenchArgs;
+use crate::bench::args::BenchArgs;
 use crate::common::busy::Busy;
 use crate::common::exit::Failure;
 use crate::common::units::{count, show_measured, show_ns, show_rate};
@@ -150,7 +150,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::common::args::{Cli, Command};
+    use crate::cli::{Cli, Command};
 
     #[test]
     fn what_was_not_measured_is_no_zero_and_lines_fit_a_terminal() {

@@ -1,5 +1,6 @@
 //! `swarm check`: checks whether a history is linearizable.
 
+pub(crate) mod args;
 pub(crate) mod report;
 
 use std::collections::BTreeMap;
@@ -11,8 +12,8 @@ use serde_json::{Map, Value, json};
 use swarm_core::history::{BUDGET, Operation, Rejected, Window, check_key, with_expiries};
 use swarm_worker::history::{History, Outcome};
 
+use crate::check::args::CheckArgs;
 use crate::check::report::{show_window, window_json};
-use crate::common::args::CheckArgs;
 use crate::common::exit::{Answer, Failure, print_line};
 
 /// Checks the history in a file.

@@ -8,19 +8,52 @@ use std::io::{self, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use swarm_kv::{Cursor, block_on};
 use swarm_worker::backup::{Bad, Counts, Decoder, Encoder};
 use swarm_worker::store::{Store, with_client};
 
-use crate::common::args::{BackupArgs, PoolArgs};
+use crate::common::args::PoolArgs;
 use crate::common::cleanup;
 use crate::common::exit::{Answer, Failure, eprint_line, print_line};
 use crate::common::output::Place;
 use crate::common::pace::Pace;
 use crate::common::pool::open_given;
 use crate::common::units::{count, show_size};
+
+pub(crate) const HELP: &str = "Clients may work meanwhile. Each key is there with a value that it had while the backup was \
+made, or is not there if it was absent then; keys are not all of one moment. FILE is written under another name and \
+renamed when it is whole, so that an older backup stays until then. With `-` it goes to standard output, and whatever \
+reads that has to look at the exit status, or to verify it.
+
+Exit status: 0 done, or the file is whole; 1 --verify found it damaged or cut off; 2 wrong usage; 3 failure; 130 \
+interrupted (Ctrl-C).
+
+Examples:
+  swarm backup /dev/shm/pool pool.backup
+  swarm backup --verify pool.backup
+  swarm backup /dev/shm/pool - | ssh host swarm restore - /dev/shm/pool";
+
+#[derive(Args, Debug)]
+pub(crate) struct BackupArgs {
+    /// The pool's directory
+    #[arg(required_unless_present = "verify")]
+    pub(crate) pool: Option<PathBuf>,
+    /// The file to write; `-` writes standard output
+    #[arg(required_unless_present = "verify")]
+    pub(crate) file: Option<PathBuf>,
+    /// Look whether this backup is whole, and do nothing else; `-` reads standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["pool", "file", "rate", "degraded"])]
+    pub(crate) verify: Option<PathBuf>,
+    /// The most keys a second, to spare the pool's clients
+    #[arg(long, value_name = "KEYS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) rate: Option<u64>,
+    /// Go on without memory nodes whose files are missing, damaged or another's, as long as a majority is there
+    #[arg(long)]
+    pub(crate) degraded: bool,
+}
 
 /// Makes a backup, or looks at one.
 pub(crate) fn run(args: &BackupArgs, json: bool) -> Result<Answer, Failure> {

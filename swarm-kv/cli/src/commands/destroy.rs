@@ -1,13 +1,23 @@
 //! `swarm destroy`.
 
 use std::io::ErrorKind;
+use std::path::PathBuf;
 
+use clap::Args;
 use serde_json::json;
 use swarm_kv::shm::DirectoryLeft;
 use swarm_worker::pool::Pool;
 
-use crate::common::args::DestroyArgs;
 use crate::common::exit::{Answer, Failure, print_line};
+
+#[derive(Args, Debug)]
+pub(crate) struct DestroyArgs {
+    /// The pool's directory
+    pub(crate) pool: PathBuf,
+    /// Even while clients use it, and even if files of it are damaged
+    #[arg(long)]
+    pub(crate) force: bool,
+}
 
 /// Removes a pool.
 pub(crate) fn run(args: &DestroyArgs, json: bool) -> Result<Answer, Failure> {

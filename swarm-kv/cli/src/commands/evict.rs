@@ -1,15 +1,47 @@
 //! `swarm evict`.
 
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use serde_json::{Value, json};
 use swarm_kv::shm::{ClientState, HaltWatch, LeftAlone, StoppedClient, WhyLeftAlone};
 use swarm_worker::pool::{NearPool, Pool};
 
-use crate::common::args::EvictArgs;
 use crate::common::exit::{Answer, Failure, eprint_line, print_line};
-use crate::common::units::count;
+use crate::common::units::{count, parse_duration};
+
+pub(crate) const HELP: &str = "On a pool of this host the client's process is killed with SIGKILL, be it \
+stopped, and with it all clients that it has; what they held is for their slots' next holders. A \
+process in a container is ended from within that container or, by root, from the host.
+
+With --stopped-for it watches for that long, and ends each client whose process was stopped or frozen \
+in the middle of an operation all the while, and executed nothing. Such a client keeps memory from \
+being reclaimed. One that is merely slow is none. One in another pid namespace, one that this user may \
+not examine, and one of which other threads go on, are named and left alone, with the reason: these are \
+ended by their number alone. (A process that a debugger has stopped is stopped.)
+
+On a pool on memory nodes these fence the client: whatever it posts from then on takes no effect, and \
+its slot is free. A client whose process is known to be dead, or that is silent, is evicted alike.
+
+Examples:
+  swarm info /dev/shm/pool; swarm evict /dev/shm/pool 3
+  swarm evict /dev/shm/pool --stopped-for 30s
+  swarm evict rdma:nodes.toml 3";
+
+#[derive(Args, Debug)]
+pub(crate) struct EvictArgs {
+    /// The pool
+    pub(crate) pool: PathBuf,
+    /// The client's slot, as `swarm info POOL` lists it
+    #[arg(required_unless_present = "stopped_for")]
+    pub(crate) client: Option<usize>,
+    /// Instead: watch for so long, and end each client that was stopped in the middle of an operation
+    /// all the while
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, conflicts_with = "client")]
+    pub(crate) stopped_for: Option<Duration>,
+}
 
 /// How often clients are looked at that may be stopped.
 const LOOK: Duration = Duration::from_millis(100);

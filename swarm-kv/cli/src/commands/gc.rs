@@ -1,14 +1,34 @@
 //! `swarm gc`.
 
+use std::path::PathBuf;
+
+use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use swarm_kv::{Gc, GcStage, block_on};
 use swarm_worker::pool::Pool;
 use swarm_worker::store::with_client;
 
-use crate::common::args::GcArgs;
 use crate::common::exit::{Answer, Failure, eprint_line, print_line};
 use crate::common::units::{count, show_size};
+
+pub(crate) const HELP: &str = "Deleted keys and what clients left behind come back when memory runs out: then a client that writes looks for it, \
+which takes a roundtrip for each key of the pool. This looks beforehand, takes over what clients that are gone held, moves \
+together what is left in chunks that are mostly empty, and gives those back, for values of any size. What clients that are there \
+hold stays theirs.
+
+It takes a client slot and needs all memory nodes. It may be interrupted at any time: nothing is lost.
+
+Exit status: 0 done, 2 wrong usage, 3 failure, or others' operations held it up.
+
+Example:
+  swarm gc /dev/shm/pool";
+
+#[derive(Args, Debug)]
+pub(crate) struct GcArgs {
+    /// The pool's directory
+    pub(crate) pool: PathBuf,
+}
 
 /// Gives what nobody uses of a pool back to it, in whole chunks.
 pub(crate) fn run(args: &GcArgs, json: bool) -> Result<Answer, Failure> {

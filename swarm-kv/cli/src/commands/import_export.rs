@@ -6,12 +6,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, IsTerminal, Read, Write};
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
 use swarm_kv::{Error, block_on};
@@ -19,13 +22,30 @@ use swarm_worker::store::{Store, block_on_all, with_client};
 
 use crate::commands::backup::{expires_after, left_until};
 use crate::commands::keys::put_bytes;
-use crate::common::args::{ImportArgs, KeysArgs, ReadArgs};
+use crate::common::args::{PoolArgs, ReadArgs};
 use crate::common::cleanup;
 use crate::common::escape::{escape, for_terminal, format_line};
 use crate::common::exit::{Answer, AtLine, Failure, eprint_line, print_line};
 use crate::common::lines::{Lines, Pair, front};
 use crate::common::pool::{open_given, open_to_read};
 use crate::common::units::count;
+
+#[derive(Args, Debug)]
+pub(crate) struct ImportArgs {
+    #[command(flatten)]
+    pub(crate) pool: PoolArgs,
+    /// The file; `-` reads standard input
+    pub(crate) file: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct KeysArgs {
+    #[command(flatten)]
+    pub(crate) pool: ReadArgs,
+    /// What the keys begin with [default: nothing, as all do]
+    #[arg(default_value = "", hide_default_value = true)]
+    pub(crate) prefix: OsString,
+}
 
 /// Puts in flight at a time.
 const LANES: usize = 16;

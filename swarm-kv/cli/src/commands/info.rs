@@ -2,6 +2,7 @@
 //!
 //! It takes no client slot and changes nothing, so that it is there when something is wrong.
 
+use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Map, Value, json};
@@ -18,10 +19,22 @@ use swarm_kv::{ClientUsage, Estimate, Usage};
 use swarm_worker::pool::{NearPool, Pool};
 
 use crate::commands::verify;
-use crate::common::args::{InfoArgs, ReadArgs};
+use crate::common::args::ReadArgs;
 use crate::common::exit::{Answer, Failure, eprint_line, print_line};
 use crate::common::pool::absent_nodes;
 use crate::common::units::{count, show_size};
+
+#[derive(Args, Debug)]
+pub(crate) struct InfoArgs {
+    #[command(flatten)]
+    pub(crate) pool: ReadArgs,
+    /// Count every key, however long it takes; else, what a large pool holds is estimated by a part of its index
+    #[arg(long)]
+    pub(crate) exact: bool,
+    /// Look whether all of it is whole, each bucket and each key at every node, instead; changes nothing. Exit status 1: something is not
+    #[arg(long, conflicts_with = "exact")]
+    pub(crate) verify: bool,
+}
 
 /// Nanoseconds after which an operation under way is worth a word.
 const LONG: u64 = 1_000_000_000;

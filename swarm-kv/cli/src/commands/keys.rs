@@ -1,22 +1,83 @@
 //! `swarm get`, `put`, `insert`, `update`, `delete`, `cas`, `incr`, `ttl` and `persist`.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
+use clap::Args;
 use serde_json::{Map, Value, json};
 use swarm_core::layout::MAX_VALUE;
 use swarm_kv::{CompareAndSwap, TimeToLive, block_on};
 use swarm_worker::store::{Store, with_client};
 
-use crate::common::args::{
-    CasArgs, GetArgs, IncrArgs, KeyArgs, PoolArgs, PutArgs, ReadArgs, ValueArgs,
-};
+use crate::common::args::{PoolArgs, ReadArgs};
 use crate::common::escape::for_terminal;
 use crate::common::exit::{Answer, Failure, eprint_line, print_line};
 use crate::common::limits::{check_key, check_value};
 use crate::common::pool::{open_given, open_to_read};
+use crate::common::units::parse_duration;
+
+#[derive(Args, Debug)]
+pub(crate) struct GetArgs {
+    #[command(flatten)]
+    pub(crate) pool: ReadArgs,
+    /// The key, 1 to 255 bytes
+    pub(crate) key: OsString,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct KeyArgs {
+    #[command(flatten)]
+    pub(crate) pool: PoolArgs,
+    /// The key, 1 to 255 bytes
+    pub(crate) key: OsString,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ValueArgs {
+    #[command(flatten)]
+    pub(crate) pool: PoolArgs,
+    /// The key, 1 to 255 bytes
+    pub(crate) key: OsString,
+    /// The value, up to 1 MiB; `-` reads it from standard input, but behind `--` it is a value as well
+    #[arg(allow_hyphen_values = true)]
+    pub(crate) value: OsString,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct PutArgs {
+    #[command(flatten)]
+    pub(crate) it: ValueArgs,
+    /// How long the key is to be there, such as 10s, 30m or 500ms; values of up to 4088 bytes
+    #[arg(long, value_parser = parse_duration)]
+    pub(crate) ttl: Option<Duration>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct CasArgs {
+    #[command(flatten)]
+    pub(crate) pool: PoolArgs,
+    /// The key, 1 to 255 bytes
+    pub(crate) key: OsString,
+    /// The value that it must have
+    #[arg(allow_hyphen_values = true)]
+    pub(crate) old: OsString,
+    /// The value that it gets, up to 1 MiB; `-` reads it from standard input, but behind `--` it is a value as well
+    #[arg(allow_hyphen_values = true)]
+    pub(crate) new: OsString,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct IncrArgs {
+    #[command(flatten)]
+    pub(crate) pool: PoolArgs,
+    /// The key, 1 to 255 bytes
+    pub(crate) key: OsString,
+    /// What is added; may be negative
+    #[arg(default_value_t = 1, allow_negative_numbers = true)]
+    pub(crate) by: i64,
+}
 
 enum Call<'a> {
     Get,

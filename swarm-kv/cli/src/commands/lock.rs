@@ -12,6 +12,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::thread;
 use std::time::Duration;
 
+use clap::Args;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Map, Value, json};
 use swarm_kv::block_on;
@@ -21,12 +22,42 @@ use swarm_worker::pool::{NearPool, Pool};
 use swarm_worker::store::with_client;
 
 use crate::commands::keys::put_bytes;
-use crate::common::args::{LockArgs, ReadArgs};
+use crate::common::args::{PoolArgs, ReadArgs};
 use crate::common::cleanup;
 use crate::common::escape::{escape, for_terminal};
 use crate::common::exit::{Answer, Failure, eprint_line, print_line};
 use crate::common::limits::check_key;
 use crate::common::pool::{open_given, open_to_read};
+use crate::common::units::parse_duration;
+
+pub(crate) const HELP: &str = "The lock is released when the command ends, and goes to the one that has waited longest; if this process is killed, as \
+soon as the kernel has ended it. The command is not killed with it, and goes on: let it refuse to do what it does under an older token than \
+the last one that was seen. Its token is in SWARM_LOCK_TOKEN. A process that is stopped keeps the lock. It takes a client slot meanwhile.
+
+A signal that is to end it is handed on to the command, and it ends with that.
+
+Exit status: that of the command, 128 and the signal if one ended it; 1 (or --conflict-exit-code) if the lock was not had in time; 126 \
+or 127 if the command cannot be run; 2 wrong usage, 3 failure.
+
+Example:
+  swarm lock /dev/shm/pool nightly --timeout 5s -- ./report.sh";
+
+#[derive(Args, Debug)]
+pub(crate) struct LockArgs {
+    #[command(flatten)]
+    pub(crate) pool: PoolArgs,
+    /// The lock's name: a key, 1 to 255 bytes, that is used for nothing else
+    pub(crate) name: OsString,
+    /// How long to wait for the lock at most, such as 5s; 0s: not at all [default: as long as it takes]
+    #[arg(long, value_parser = parse_duration)]
+    pub(crate) timeout: Option<Duration>,
+    /// Exit status if that is too short
+    #[arg(long, default_value_t = 1)]
+    pub(crate) conflict_exit_code: u8,
+    /// The command, and what it takes
+    #[arg(last = true, required = true)]
+    pub(crate) command: Vec<OsString>,
+}
 
 /// In the environment of the command: the token under which it runs.
 const TOKEN: &str = "SWARM_LOCK_TOKEN";

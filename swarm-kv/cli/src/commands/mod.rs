@@ -1,4 +1,4 @@
-//! Commands of one file each.
+//! Small commands, and their arguments: a file for each, or for a few of a kind.
 
 pub(crate) mod backup;
 pub(crate) mod create;
@@ -9,7 +9,6 @@ pub(crate) mod import_export;
 pub(crate) mod info;
 pub(crate) mod keys;
 pub(crate) mod lock;
-#[cfg(feature = "rdma")]
 pub(crate) mod memnode;
 pub(crate) mod repair;
 pub(crate) mod replace;

@@ -1,10 +1,26 @@
 //! `swarm repair`.
 
+use std::path::PathBuf;
+
+use clap::Args;
 use serde_json::json;
 use swarm_worker::pool::{Pool, Repaired};
 
-use crate::common::args::RepairArgs;
 use crate::common::exit::{Answer, Failure, eprint_line, print_line};
+
+pub(crate) const HELP: &str = "It goes by the files of a majority of the memory nodes; keys and values stay as they are. No process may have the pool open: those that \
+    have are named, also if their control file was removed. Files of nodes that are missing, damaged, another pool's or older copies \
+    are left out and named: restore them, or use --degraded. It may be interrupted, and done again.\n\n\
+    Exit status 3: nothing was changed, and why.";
+
+#[derive(Args, Debug)]
+pub(crate) struct RepairArgs {
+    /// The pool's directory
+    pub(crate) pool: PathBuf,
+    /// Also where the control file looks whole; what it says of older copies is ignored
+    #[arg(long)]
+    pub(crate) force: bool,
+}
 
 /// Makes a pool's control file anew.
 pub(crate) fn run(args: &RepairArgs, json: bool) -> Result<Answer, Failure> {

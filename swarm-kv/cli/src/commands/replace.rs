@@ -1,15 +1,37 @@
 //! `swarm replace`.
 
+use std::path::PathBuf;
+
+use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use swarm_kv::{Filled, ReplaceStep};
 use swarm_worker::pool::{Pool, ReplaceOptions};
 
-use crate::common::args::ReplaceArgs;
 use crate::common::cleanup;
 use crate::common::exit::{Answer, Failure, eprint_line, print_line};
 use crate::common::pace::Pace;
 use crate::common::units::count;
+
+pub(crate) const HELP: &str = "The new node gets all that the others have, from a majority of all nodes without it, and the pool is whole again: it opens without \
+    --degraded, and survives the loss of any other. Clients work meanwhile. A client that is stopped in the middle of an operation is waited for. A file of the \
+    node that is there is replaced, whatever it says; one that is no file of this pool is not, and what a link leads to is left alone. If it \
+    is interrupted once the node is gone for the clients, the pool goes on without the node, as swarm info says, until the next call, which begins anew.\n\n\
+    A file that was replaced never takes part again, if it is put back.\n\n\
+    Examples:\n  swarm replace /dev/shm/pool 1\n  swarm replace /dev/shm/pool 1 /mnt/other/node-1";
+
+#[derive(Args, Debug)]
+pub(crate) struct ReplaceArgs {
+    /// The pool's directory
+    pub(crate) pool: PathBuf,
+    /// The node's number, from 0 on
+    pub(crate) node: u8,
+    /// The file to create for its memory; without it node-N in the pool's directory
+    pub(crate) path: Option<PathBuf>,
+    /// The most keys a second, to spare the host's other programs
+    #[arg(long, value_name = "KEYS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) rate: Option<u64>,
+}
 
 /// Puts a new file into the place of a node, filled from the others, while clients work.
 pub(crate) fn run(args: &ReplaceArgs, json: bool) -> Result<Answer, Failure> {

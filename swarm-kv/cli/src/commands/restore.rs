@@ -4,20 +4,45 @@
 //! all of the backup was.
 
 use std::cell::{Cell, RefCell};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::Args;
 use serde_json::json;
 use swarm_kv::{Cursor, block_on};
 use swarm_worker::backup::{Bad, Decoder, Pairs};
 use swarm_worker::store::{Store, block_on_all, with_client};
 
 use crate::commands::backup::{Input, left_until, progress};
-use crate::common::args::RestoreArgs;
+use crate::common::args::PoolArgs;
 use crate::common::cleanup;
 use crate::common::exit::{Answer, Failure, eprint_line, print_line};
 use crate::common::pace::Pace;
 use crate::common::pool::open_given;
 use crate::common::units::count;
+
+pub(crate) const HELP: &str = "The pool may have any number of nodes and any capacity that the keys fit in. A pool that has \
+keys is refused: with --merge those of the backup get the backup's values, and the others stay. Keys expire when they would have; \
+those that have are left out. A regular file is gone \
+over as a whole before anything is stored; of a pipe each block is, and what was stored before a bad one stays, and is \
+reported. What was interrupted can be restored again, with --merge.
+
+Examples:
+  swarm restore pool.backup /dev/shm/new
+  zstd -d < pool.backup.zst | swarm restore - /dev/shm/new";
+
+#[derive(Args, Debug)]
+pub(crate) struct RestoreArgs {
+    /// The backup; `-` reads standard input
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) pool: PoolArgs,
+    /// Also into a pool that has keys: those of the backup get the backup's values
+    #[arg(long)]
+    pub(crate) merge: bool,
+    /// The most keys a second, to spare the pool's clients
+    #[arg(long, value_name = "KEYS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) rate: Option<u64>,
+}
 
 /// Keys that are put at a time.
 const TOGETHER: usize = 256;

@@ -1,18 +1,36 @@
 //! `swarm watch`.
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 
+use clap::Args;
 use serde_json::{Map, Value, json};
 use swarm_worker::store::with_client;
 
 use crate::commands::keys::put_bytes;
-use crate::common::args::WatchArgs;
+use crate::common::args::PoolArgs;
 use crate::common::escape::escape;
 use crate::common::exit::{Answer, Failure, eprint_line, print_line};
 use crate::common::limits::check_key;
 use crate::common::pool::open_given;
+use crate::common::units::parse_duration;
+
+#[derive(Args, Debug)]
+pub(crate) struct WatchArgs {
+    #[command(flatten)]
+    pub(crate) pool: PoolArgs,
+    /// The key, 1 to 255 bytes
+    pub(crate) key: OsString,
+    /// End after so many changes
+    #[arg(long)]
+    pub(crate) changes: Option<u64>,
+    /// End after this time, such as 10s or 500ms
+    #[arg(long, value_parser = parse_duration)]
+    pub(crate) timeout: Option<Duration>,
+}
 
 /// Prints a key's value, and again each time that it changes.
 pub(crate) fn run(args: &WatchArgs, json: bool) -> Result<Answer, Failure> {

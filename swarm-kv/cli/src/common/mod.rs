@@ -1,7 +1,6 @@
 //! What commands share: arguments, how a pool is opened, what is printed, how a command ends.
 
 pub(crate) mod args;
-pub(crate) mod args_rdma;
 pub(crate) mod busy;
 pub(crate) mod cleanup;
 pub(crate) mod escape;

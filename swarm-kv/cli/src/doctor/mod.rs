@@ -1,6 +1,7 @@
 //! `swarm doctor`: checks whether this host is fit for shared-memory pools, or for RDMA.
 //!
 //! ```text
+//! args             what the command takes
 //! finding          what a probe found: ok, warn or bad; what it saw; what to do
 //! memory           room, limits and file systems for pools of this host; one of them
 //! devices          devices, ports, links, GIDs: /sys/class/infiniband
@@ -11,6 +12,7 @@
 //! Every probe reads the system's state and changes nothing. Without the feature `rdma`, memory
 //! nodes are only probed for whether they listen; all else works.
 
+pub(crate) mod args;
 mod devices;
 mod finding;
 mod host;
@@ -21,8 +23,8 @@ use std::path::Path;
 
 use serde_json::json;
 
-use crate::common::args::DoctorArgs;
 use crate::common::exit::{Answer, Failure, print_line};
+use crate::doctor::args::DoctorArgs;
 use finding::{Finding, Verdict};
 
 /// Runs the probes and prints the findings.

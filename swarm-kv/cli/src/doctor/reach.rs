@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::finding::Finding;
-use crate::common::args::DoctorArgs;
+use crate::doctor::args::DoctorArgs;
 
 /// How long a peer may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -4,6 +4,7 @@
 //! window of time is checked as soon as the window is over. Memory use and operation times, which
 //! must not grow, are sampled over the whole run.
 
+pub(crate) mod args;
 pub(crate) mod memory;
 pub(crate) mod report;
 pub(crate) mod windows;
@@ -21,12 +22,12 @@ use swarm_worker::soak::{HOT_KEYS, lasting_name, run_of, window_at};
 use swarm_worker::store::with_client;
 use swarm_worker::torture::key_name;
 
-use crate::common::args::SoakArgs;
 use crate::common::busy::Watch;
 use crate::common::cleanup;
 use crate::common::exit::{Answer, Failure, eprint_line};
 use crate::common::temporary::{Site, TemporaryPool};
 use crate::common::units::show_size;
+use crate::soak::args::SoakArgs;
 use crate::soak::memory::{Memory, Sample};
 use crate::soak::report::SoakResult;
 use crate::soak::windows::Windows;

@@ -2,6 +2,7 @@
 //! linearizable. Once nothing fails any more, it checks that all clients are served and that no
 //! acknowledged write is lost.
 
+pub(crate) mod args;
 pub(crate) mod file;
 pub(crate) mod keys;
 pub(crate) mod nemesis;
@@ -22,11 +23,11 @@ use swarm_worker::torture::{RTT_NS, key_name};
 use swarm_worker::torture_log::take;
 
 use super::check::check_history;
-use crate::common::args::TortureArgs;
 use crate::common::busy::Watch;
 use crate::common::cleanup;
 use crate::common::exit::{Answer, Failure, eprint_line};
 use crate::common::temporary::{Site, TemporaryPool};
+use crate::torture::args::TortureArgs;
 use crate::torture::file::HistoryFile;
 use crate::torture::keys::{FinalReads, clear, left_in};
 use crate::torture::nemesis::Nemesis;

@@ -14,10 +14,10 @@ use rustix::io::Errno;
 use swarm_shm::SwitchState;
 use swarm_worker::pool::Pool;
 
-use crate::common::args::TortureArgs;
 use crate::common::cleanup;
 use crate::common::exit::Failure;
 use crate::common::node_faults::{Switch, switches};
+use crate::torture::args::TortureArgs;
 
 /// Times between kills of clients, lengths of node pauses, and times between these: nanoseconds.
 const KILL_EVERY: std::ops::Range<u64> = 20_000_000..200_000_000;

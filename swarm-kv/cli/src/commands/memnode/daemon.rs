@@ -1,4 +1,4 @@
-//! `swarm memnode`: a memory node's daemon, until a signal stops it.
+//! A memory node's daemon, until a signal stops it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use swarm_kv::rdma::control::{
 use swarm_rdma::{ClientId, MemoryNode, MemorySource, NodeReport, PoolId, ServeOptions};
 use swarm_worker::far;
 
-use crate::common::args::MemnodeArgs;
+use crate::commands::memnode::MemnodeArgs;
 use crate::common::exit::{Answer, Failure, eprint_line, print_line};
 use crate::common::signals::on_signal;
 use crate::common::units::show_size;
