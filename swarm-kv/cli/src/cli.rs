@@ -39,9 +39,10 @@ const TAKE_POOL: [&str; 20] = [
 const ABOUT: &str = "A replicated, linearizable key-value store over memory that runs no code.\n\n\
     A pool is a directory that holds the memory of 1, 3, 5 or 7 memory nodes, one file each. Any \
     number of processes use it at the same time; any of them may be killed at any moment, and a \
-    minority of the nodes may fail, without the others stopping.\n\n\
-    Built with the feature `rdma`, a pool may as well lie on memory nodes behind RDMA cards: \
-    rdma://ETCD[,ETCD]/POOL, or rdma:FILE with a file that lists the nodes. All commands take it \
+    minority of the nodes may fail, without the others stopping.";
+
+const ABOUT_RDMA: &str = "\n\nBuilt with the feature `rdma`, a pool may as well lie on memory nodes behind RDMA \
+    cards: rdma://ETCD[,ETCD]/POOL, or rdma:FILE with a file that lists the nodes. All commands take it \
     like a directory.";
 
 const EXAMPLES: &str = "Examples:
@@ -62,7 +63,7 @@ Exit status: 0 done, 1 the answer is no (absent, exists), 2 wrong usage, 3 failu
 /// The command line.
 #[derive(Parser, Debug)]
 #[command(name = "swarm", version, about = "A replicated key-value store over plain memory",
-    long_about = ABOUT, after_help = EXAMPLES, propagate_version = true)]
+    long_about = if HIDDEN { ABOUT.to_owned() } else { [ABOUT, ABOUT_RDMA].concat() }, after_help = EXAMPLES, propagate_version = true)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -214,7 +215,7 @@ pub(crate) enum Command {
     #[command(after_help = memnode::HELP, hide = HIDDEN)]
     Memnode(MemnodeArgs),
     /// End a client that is stopped, hangs or is gone for good, or is to be
-    #[command(after_help = evict::HELP)]
+    #[command(after_help = evict::help())]
     Evict(EvictArgs),
     /// Look for what nobody uses, and give it back to the pool in whole chunks
     #[command(visible_alias = "compact", after_help = gc::HELP)]
@@ -282,6 +283,30 @@ mod tests {
         assert!(help.contains("--json") && help.contains("torture"), "{help}");
         for option in ["--device", "--port", "--gid-index", "--node-timeout", "memnode"] {
             assert_eq!(help.contains(option), cfg!(feature = "rdma"), "{option}: {help}");
+        }
+    }
+
+    /// But for that of `doctor`, which looks what a host lacks for RDMA whether or not this build can use it, and of
+    /// `memnode`, which is hidden.
+    #[test]
+    fn help_names_rdma_where_this_build_can_use_it() {
+        let mut cli = Cli::command().mut_subcommand("doctor", |doctor| doctor.hide(true));
+        let shown = cli.get_subcommands_mut().filter(|command| !command.is_hide_set());
+        let mut helps: Vec<_> = shown
+            .map(|command| (command.get_name().to_owned(), command.render_long_help().to_string()))
+            .collect();
+        assert!(helps.len() > 25, "{}", helps.len());
+        helps.push(("swarm".to_owned(), cli.render_long_help().to_string()));
+        for (command, help) in helps {
+            let names_it = help.to_lowercase().contains("rdma") || help.contains("fence");
+            assert!(!names_it || cfg!(feature = "rdma"), "{command}: {help}");
+            let words = match command.as_str() {
+                "swarm" => "rdma://",
+                "create" => "RDMA cards",
+                "evict" => "rdma:nodes.toml",
+                _ => continue,
+            };
+            assert_eq!(help.contains(words), cfg!(feature = "rdma"), "{command}: {help}");
         }
     }
 }

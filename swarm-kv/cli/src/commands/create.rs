@@ -24,9 +24,17 @@ pub(crate) struct CreateArgs {
     /// The most clients at a time
     #[arg(long, default_value_t = 64)]
     pub(crate) max_clients: usize,
-    /// Stamp slots of a key that writers use, 1 to 6: with one, a write to a key that one client
-    /// writes costs least on memory nodes behind RDMA cards; a key that several write at a time
-    /// costs them retries
+    #[cfg_attr(
+        feature = "rdma",
+        doc = "Stamp slots of a key that writers use, 1 to 6: with one, a write to a key that one client",
+        doc = "writes costs least on memory nodes behind RDMA cards; a key that several write at a time",
+        doc = "costs them retries"
+    )]
+    #[cfg_attr(
+        not(feature = "rdma"),
+        doc = "Stamp slots of a key that writers use, 1 to 6: with few, a key that several write at a time",
+        doc = "costs them retries"
+    )]
     #[arg(long, default_value_t = 6)]
     pub(crate) slots: usize,
     /// Bits of a pointer: with 38, timestamps end and keys move after a second

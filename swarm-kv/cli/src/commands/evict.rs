@@ -9,10 +9,11 @@ use serde_json::{Value, json};
 use swarm_kv::shm::{ClientState, HaltWatch, LeftAlone, StoppedClient, WhyLeftAlone};
 use swarm_worker::pool::{NearPool, Pool};
 
+use crate::common::args::HIDDEN;
 use crate::common::exit::{Answer, Failure, eprint_line, print_line};
 use crate::common::units::{count, parse_duration};
 
-pub(crate) const HELP: &str = "On a pool of this host the client's process is killed with SIGKILL, be it \
+const HELP: &str = "On a pool of this host the client's process is killed with SIGKILL, be it \
 stopped, and with it all clients that it has; what they held is for their slots' next holders. A \
 process in a container is ended from within that container or, by root, from the host.
 
@@ -20,15 +21,29 @@ With --stopped-for it watches for that long, and ends each client whose process 
 in the middle of an operation all the while, and executed nothing. Such a client keeps memory from \
 being reclaimed. One that is merely slow is none. One in another pid namespace, one that this user may \
 not examine, and one of which other threads go on, are named and left alone, with the reason: these are \
-ended by their number alone. (A process that a debugger has stopped is stopped.)
+ended by their number alone. (A process that a debugger has stopped is stopped.)";
+
+const HELP_RDMA: &str = "
 
 On a pool on memory nodes these fence the client: whatever it posts from then on takes no effect, and \
-its slot is free. A client whose process is known to be dead, or that is silent, is evicted alike.
+its slot is free. A client whose process is known to be dead, or that is silent, is evicted alike.";
+
+const EXAMPLES: &str = "
 
 Examples:
   swarm info /dev/shm/pool; swarm evict /dev/shm/pool 3
-  swarm evict /dev/shm/pool --stopped-for 30s
+  swarm evict /dev/shm/pool --stopped-for 30s";
+
+const EXAMPLE_RDMA: &str = "
   swarm evict rdma:nodes.toml 3";
+
+/// What follows the options in its help.
+pub(crate) fn help() -> String {
+    match HIDDEN {
+        true => [HELP, EXAMPLES].concat(),
+        false => [HELP, HELP_RDMA, EXAMPLES, EXAMPLE_RDMA].concat(),
+    }
+}
 
 #[derive(Args, Debug)]
 pub(crate) struct EvictArgs {
