@@ -7,11 +7,9 @@
 //! | layer | concept |
 //! | --- | --- |
 //! | `cli` | all commands, and the text of their help |
-//! | `soak` | clients that join and leave for long; whether memory leaks or latency grows |
-//! | `demo`, `torture` | the store while nodes and clients fail; histories of clients under kills and pauses |
-//! | `bench`, `check`, `commands`, `doctor` | YCSB; whether a history is linearizable; one command each; is this host fit |
+//! | `bench`, `check`, `demo`, `doctor`, `soak`, `torture`, `commands` | a large command each: YCSB; whether a history is linearizable; the store while nodes and clients fail; is this host fit; whether memory leaks or latency grows as clients join and leave for long; histories of clients under kills and pauses; and small commands |
 //! | `workers` | clients in processes or threads, and the channel to them |
-//! | `common` | what commands share: arguments, pools, exit status, units, lines of keys and values, cleanup on a signal, node faults |
+//! | `common` | what commands share: arguments, pools, exit status, units, lines of keys and values, cleanup on a signal, node faults, verdicts on histories, hot keys |
 #![forbid(unsafe_code)]
 
 mod bench;

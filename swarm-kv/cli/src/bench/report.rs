@@ -10,6 +10,7 @@ use swarm_worker::workload::Kind;
 use crate::bench::args::BenchArgs;
 use crate::common::busy::Busy;
 use crate::common::exit::Failure;
+use crate::common::kinds::merge;
 use crate::common::units::{count, show_measured, show_ns, show_rate};
 
 /// The sum of all clients' results.
@@ -110,17 +111,6 @@ impl<'a> Measured<'a> {
         }
         self.busy.and_then(Busy::printed).map_or(Ok(()), |busy| writeln!(out, "\n{busy}"))
     }
-}
-
-/// Sums up clients' results by kind.
-pub(crate) fn merge<'r>(
-    reports: impl Iterator<Item = &'r BTreeMap<Kind, KindReport>>,
-) -> BTreeMap<Kind, KindReport> {
-    let mut kinds: BTreeMap<Kind, KindReport> = BTreeMap::new();
-    for (&kind, report) in reports.flatten() {
-        kinds.entry(kind).or_default().add(report);
-    }
-    kinds
 }
 
 fn kind_json(report: &KindReport) -> Value {

@@ -18,9 +18,9 @@ use swarm_worker::demo_log::{LOADER, Log, Tag};
 use swarm_worker::job::{DemoJob, Job, Message, Report, monotonic_ns};
 use swarm_worker::store::{Store, with_client, with_emulated};
 
-use crate::bench::report::merge;
 use crate::common::busy::Watch;
 use crate::common::exit::{Answer, Failure, eprint_line};
+use crate::common::kinds::merge;
 use crate::common::temporary::TemporaryPool;
 use crate::common::units::show_ns;
 use crate::demo::live::Live;

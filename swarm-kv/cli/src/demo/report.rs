@@ -8,9 +8,9 @@ use swarm_worker::demo::GAP_FLOOR_NS;
 use swarm_worker::job::{KindReport, Report};
 use swarm_worker::workload::Kind;
 
-use crate::bench::report::merge;
 use crate::common::busy::Busy;
 use crate::common::exit::Failure;
+use crate::common::kinds::merge;
 use crate::common::units::{count, show_measured, show_ns, show_rate};
 use crate::demo::verdict::Verdict;
 

@@ -25,13 +25,13 @@ use swarm_worker::torture::key_name;
 use crate::common::busy::Watch;
 use crate::common::cleanup;
 use crate::common::exit::{Answer, Failure, eprint_line};
+use crate::common::hot_keys::clear;
 use crate::common::temporary::{Site, TemporaryPool};
 use crate::common::units::show_size;
 use crate::soak::args::SoakArgs;
 use crate::soak::memory::{Memory, Sample};
 use crate::soak::report::SoakResult;
 use crate::soak::windows::Windows;
-use crate::torture::keys::clear;
 use crate::workers::set::{Isolation, WorkerSet, gone};
 
 /// Bytes that the logs of unfinished windows may take.

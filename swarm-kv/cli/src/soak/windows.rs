@@ -19,9 +19,9 @@ use swarm_worker::store::with_emulated;
 use swarm_worker::torture::{RTT_NS, key_name};
 use swarm_worker::torture_log::take;
 
-use crate::check::{Verdict, judge_quietly};
 use crate::common::exit::Failure;
-use crate::torture::keys::FinalReads;
+use crate::common::hot_keys::FinalReads;
+use crate::common::verdict::{Verdict, judge_quietly};
 
 /// The number of windows in a minute.
 const MINUTE: usize = (60_000_000_000 / WINDOW_NS) as usize;

@@ -4,7 +4,6 @@
 
 pub(crate) mod args;
 pub(crate) mod file;
-pub(crate) mod keys;
 pub(crate) mod nemesis;
 pub(crate) mod replacer;
 pub(crate) mod report;
@@ -22,14 +21,14 @@ use swarm_worker::store::{with_client, with_emulated, with_keys};
 use swarm_worker::torture::{RTT_NS, key_name};
 use swarm_worker::torture_log::take;
 
-use super::check::check_history;
 use crate::common::busy::Watch;
 use crate::common::cleanup;
 use crate::common::exit::{Answer, Failure, eprint_line};
+use crate::common::hot_keys::{FinalReads, clear, left_in};
 use crate::common::temporary::{Site, TemporaryPool};
+use crate::common::verdict::check_history;
 use crate::torture::args::TortureArgs;
 use crate::torture::file::HistoryFile;
-use crate::torture::keys::{FinalReads, clear, left_in};
 use crate::torture::nemesis::Nemesis;
 use crate::torture::replacer::Replacer;
 use crate::torture::report::{TortureResult, slowest, slowest_at, widest_gap, writes};

@@ -5,10 +5,10 @@ use swarm_core::history::{Answer as Shown, Call, Operation};
 use swarm_worker::history::{History, Op, Outcome};
 use swarm_worker::job::Served;
 
-use crate::check::Verdict;
 use crate::common::busy::Busy;
 use crate::common::exit::{Answer, Failure, eprint_line, print_line};
 use crate::common::units::{count, show_ns, show_rate};
+use crate::common::verdict::Verdict;
 
 /// How long the effect of a kill may last.
 const SOON_NS: u64 = 100_000_000;
@@ -225,7 +225,7 @@ impl TortureResult {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::judge_quietly;
+    use crate::common::verdict::judge_quietly;
 
     /// Makes the result of a run on one key, with defaults for all else.
     fn result(history: &History) -> TortureResult {

@@ -1,4 +1,4 @@
-//! The keys of torture after the run: reads their values, and deletes them from a user's pool.
+//! The keys of torture and the hot ones of soak after the run: reads their values, and deletes them from a user's pool.
 
 use std::path::Path;
 
