@@ -6,10 +6,9 @@ use swarm_core::history::{Answer as Shown, Call, Operation};
 
 use swarm_kv::block_on;
 use swarm_worker::history::History;
+use swarm_worker::hot_keys::{key_name, read, try_delete};
 use swarm_worker::job::monotonic_ns;
 use swarm_worker::store::Store;
-use swarm_worker::torture::try_delete;
-use swarm_worker::torture::{key_name, read};
 use swarm_worker::torture_log::{self, name};
 
 use crate::common::exit::Failure;

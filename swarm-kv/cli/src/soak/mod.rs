@@ -17,10 +17,10 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use swarm_worker::hot_keys::key_name;
 use swarm_worker::job::{Job, Message, SoakJob, SoakTally, monotonic_ns};
 use swarm_worker::soak::{HOT_KEYS, lasting_name, run_of, window_at};
 use swarm_worker::store::with_client;
-use swarm_worker::torture::key_name;
 
 use crate::common::busy::Watch;
 use crate::common::cleanup;

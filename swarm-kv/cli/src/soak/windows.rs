@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 use hdrhistogram::Histogram;
 use swarm_core::history::{Answer, Call};
 use swarm_worker::history::History;
+use swarm_worker::hot_keys::{RTT_NS, key_name};
 use swarm_worker::job::new_histogram;
 use swarm_worker::pool::Pool;
 use swarm_worker::soak::{HOT_KEYS, WINDOW_NS, run_of};
 use swarm_worker::store::with_emulated;
-use swarm_worker::torture::{RTT_NS, key_name};
 use swarm_worker::torture_log::take;
 
 use crate::common::exit::Failure;

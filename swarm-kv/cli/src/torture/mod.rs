@@ -16,9 +16,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use swarm_core::history::Call;
 use swarm_kv::Estimate;
 use swarm_worker::history::History;
+use swarm_worker::hot_keys::{RTT_NS, key_name};
 use swarm_worker::job::{Job, Message, Order, Served, TortureJob, monotonic_ns};
 use swarm_worker::store::{with_client, with_emulated, with_keys};
-use swarm_worker::torture::{RTT_NS, key_name};
 use swarm_worker::torture_log::take;
 
 use crate::common::busy::Watch;

@@ -8,16 +8,14 @@ use swarm_kv::{Counters, Error, block_on};
 
 use crate::demo_log::{Acknowledged, Log, Tag};
 use crate::distribution::{Distribution, Picker};
-use crate::job::{DemoJob, Message, Order, Report, monotonic_ns, new_histogram};
-use crate::measure::describe;
+use crate::job::{DemoJob, Message, Order, Report, describe, monotonic_ns, new_histogram};
+use crate::parent::REPORT_EVERY_NS;
 use crate::store::{Store, open_pool, with_emulated};
 use crate::workload::{Kind, Mix};
 use crate::{Failure, ParentChannel};
 
 /// The shortest gap between completed operations that is reported.
 pub const GAP_FLOOR_NS: u64 = 20_000;
-/// The interval between progress reports.
-pub(crate) const REPORT_EVERY_NS: u64 = 50_000_000;
 /// The most gaps that are reported.
 const MAX_GAPS: usize = 1 << 17;
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
+use swarm_kv::KindCounters;
 
 use crate::workload::{Kind, Plan, System};
 
@@ -267,4 +268,19 @@ pub fn recorded(histogram: &Histogram<u64>) -> Vec<(u64, u64)> {
 pub fn monotonic_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Makes the report of a kind from its counts and times.
+pub(crate) fn describe(count: &KindCounters, histogram: &Histogram<u64>) -> KindReport {
+    let mut roundtrips = BTreeMap::new();
+    for (n, &times) in count.roundtrips.iter().enumerate().filter(|(_, times)| **times > 0) {
+        roundtrips.insert(n as u32, times);
+    }
+    KindReport {
+        count: count.operations,
+        roundtrips,
+        verbs: count.verbs,
+        bytes: count.bytes,
+        latencies: recorded(histogram),
+    }
 }

@@ -10,10 +10,9 @@
 //!
 //! | layer | concept |
 //! | --- | --- |
-//! | `soak` | clients that join and leave |
-//! | `torture` | clients on hot keys |
-//! | `demo` | clients of the demo |
-//! | `measure`, `demo_log`, `torture_log` | the loop of bench; acknowledged writes; each client's calls |
+//! | `measure`, `demo`, `torture`, `soak` | the loop of bench; clients of the demo; clients on hot keys; clients that join and leave |
+//! | `hot_keys` | operations on hot keys, on record |
+//! | `demo_log`, `torture_log` | acknowledged writes; each client's calls |
 //! | `store` | the library, as the commands use it |
 //! | `pool` | pools of this host and on RDMA memory nodes |
 //! | `far` | pools on RDMA memory nodes |
@@ -31,6 +30,7 @@ mod failure;
 #[cfg(feature = "rdma")]
 pub mod far;
 pub mod history;
+pub mod hot_keys;
 pub mod job;
 mod measure;
 mod parent;

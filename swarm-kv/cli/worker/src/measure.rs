@@ -18,7 +18,7 @@ use swarm_core::register::Protocol;
 use swarm_kv::{Client, Counters, Error, KindCounters, block_on};
 
 use crate::job::{
-    BenchJob, KindReport, Message, Order, Report, monotonic_ns, new_histogram, recorded,
+    BenchJob, KindReport, Message, Order, Report, describe, monotonic_ns, new_histogram,
 };
 use crate::store::{Store, block_on_all, open_pool, run_system, with_system};
 use crate::task::Task;
@@ -298,19 +298,4 @@ fn count(count: &mut KindCounters, tally: OpCost) {
     count.roundtrips[last.min(tally.roundtrips as usize)] += 1;
     count.verbs += tally.verbs;
     count.bytes += tally.bytes;
-}
-
-/// Makes the report of a kind from its counts and times.
-pub(crate) fn describe(count: &KindCounters, histogram: &Histogram<u64>) -> KindReport {
-    let mut roundtrips = BTreeMap::new();
-    for (n, &times) in count.roundtrips.iter().enumerate().filter(|(_, times)| **times > 0) {
-        roundtrips.insert(n as u32, times);
-    }
-    KindReport {
-        count: count.operations,
-        roundtrips,
-        verbs: count.verbs,
-        bytes: count.bytes,
-        latencies: recorded(histogram),
-    }
 }

@@ -10,11 +10,11 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use swarm_kv::Error;
 
-use crate::demo::REPORT_EVERY_NS;
 use crate::history::Op;
+use crate::hot_keys::{MAX_ERRORS, NICE, RTT_NS, RecordedClient, key_name, pick, without_lives};
 use crate::job::{Message, Report, SoakJob, SoakTally, monotonic_ns};
+use crate::parent::REPORT_EVERY_NS;
 use crate::store::{Store, open_pool, with_emulated};
-use crate::torture::{MAX_ERRORS, NICE, RTT_NS, RecordedClient, key_name, pick, without_lives};
 use crate::torture_log::{Log, MIXED, Outcome, Tag};
 use crate::{Failure, ParentChannel};
 
