@@ -11,7 +11,8 @@ source ci/steps.sh
 # What takes longest builds in folders of its own, and goes on beside all other steps.
 begin mutations env SWARM_SCHEDULES=20001 ci/mutate.sh
 step "package (the crates can be published)" cargo package --quiet --workspace --locked --no-verify
-step "test (with all races explored as deep as they go)" env SWARM_RIGHTS_REQUIRED=1 SWARM_DEEP=all cargo test --locked
+step "test (the README's second command)" env SWARM_RIGHTS_REQUIRED=1 cargo test --locked
+step "races (as deep as they go, and stories at each point of an operation)" races
 step "claims (a pool that is filled up by 64 clients at once)" \
     cargo test --quiet --locked -p swarm-kv-full --test full -- --ignored at_once_fill
 step "guard (instructions, roundtrips, verbs and bytes of cached operations are what they were)" guard

@@ -125,6 +125,16 @@ kills() {
     "$target/release/examples/kills" "$@"
 }
 
+# What plain tests play a part of. The store's races take longest by far, and optimised they take a third; what is built
+# for them would be more than that saves elsewhere.
+races() {
+    local -x SWARM_DEEP=all
+    cargo test --quiet --locked --lib evacuate::stories || return
+    cargo test --quiet --locked --test register --test cell --test move_stories --test store_stories \
+        --test recycle_sim --test full || return
+    cargo test --quiet --locked --profile prove --test store_explore
+}
+
 # Read-modify-writes of real processes, for long.
 changes() {
     cargo test --quiet --locked --release -p swarm-kv --test accounts --test increments -- --ignored --nocapture

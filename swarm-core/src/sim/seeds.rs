@@ -79,6 +79,28 @@ fn is_chosen(race: &str, number: u64) -> bool {
     (xxh3_64(race.as_bytes()) % ONE_IN + number % ONE_IN).is_multiple_of(ONE_IN)
 }
 
+/// One in this many points of an operation is [played](is_played).
+const ONE_POINT_IN: u64 = 3;
+
+/// Returns whether a story of many, one for each point of an operation, is played at this point: at one
+/// in three, and at all if `SWARM_DEEP` is `all`. A number chooses others.
+///
+/// # Panics
+/// If it is something else.
+pub fn is_played(point: usize) -> bool {
+    let all = env::var_os("SWARM_DEEP").is_some_and(|text| text == "all");
+    let chosen = || number("SWARM_DEEP").unwrap_or(0) % ONE_POINT_IN;
+    all || (point as u64 + chosen()).is_multiple_of(ONE_POINT_IN)
+}
+
+/// Plays a story at one point of an operation after the other, as far as they [are](is_played), and at
+/// the first. Ends with the point at which `over` finds that the operation was over before, and returns
+/// it.
+pub fn until_over(points: Range<usize>, mut over: impl FnMut(usize) -> bool) -> Option<usize> {
+    let first = points.start;
+    points.filter(|&point| point == first || is_played(point)).find(|&point| over(point))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,6 +115,18 @@ mod tests {
             command("A=1", None, "cell_sim", Some("main")),
             "A=1 cargo test --test cell_sim"
         );
+    }
+
+    #[test]
+    fn a_story_is_played_at_the_first_point_and_ends_when_an_operation_was_over() {
+        let mut played = std::vec![];
+        let over = until_over(2..100, |point| {
+            played.push(point);
+            point >= 20
+        });
+        assert_eq!((played[0], over), (2, played.last().copied()));
+        assert!((20..20 + ONE_POINT_IN as usize).contains(&over.expect("it ends")));
+        assert_eq!(until_over(0..9, |_| false), None);
     }
 
     #[test]

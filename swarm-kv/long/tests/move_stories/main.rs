@@ -15,7 +15,7 @@ use swarm_core::history::{Answer, BUDGET, Call, Recorder, check};
 use swarm_core::layout::Geometry;
 use swarm_core::node::NodeId;
 use swarm_core::sim::explore::LoneClock;
-use swarm_core::sim::{Setup, Sim};
+use swarm_core::sim::{Setup, Sim, seeds};
 use swarm_kv_long::store_sim_common::{self, GaveUp, Line, Story, of_six_keys, options};
 
 const NODES: [NodeId; 3] = [NodeId(0), NodeId(1), NodeId(2)];
@@ -205,8 +205,8 @@ fn answers(play: &mut Play, id: usize, most: usize, nodes: &[NodeId]) {
 }
 
 /// Repeats with more and more roundtrips before the turn, until an operation is over by then.
-fn until_over(mut over: impl FnMut(usize) -> bool) {
-    let over = (0..ENOUGH).find(|&turn| over(turn));
+fn until_over(over: impl FnMut(usize) -> bool) {
+    let over = seeds::until_over(0..ENOUGH, over);
     assert!(over.expect("it ends") > 0, "it takes some roundtrips");
 }
 

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use swarm_core::layout::MIN_CAPACITY;
 use swarm_core::node::NodeId;
 use swarm_core::sim::explore::LoneClock;
+use swarm_core::sim::seeds::until_over;
 use swarm_kv::Error;
 
 use crate::domain::Works;
@@ -171,6 +172,6 @@ fn is_cleared(rounds: usize, away: NodeId) -> bool {
 
 #[test]
 fn chunks_are_not_left_with_words_of_theirs_at_a_node() {
-    let over = (SEARCHES..ENOUGH).find(|&rounds| !is_cleared(rounds, NODES[2]));
+    let over = until_over(SEARCHES..ENOUGH, |rounds| !is_cleared(rounds, NODES[2]));
     assert!(over > Some(SEARCHES), "it takes some roundtrips");
 }

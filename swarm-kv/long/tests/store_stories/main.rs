@@ -15,6 +15,7 @@ use swarm_core::fabric::MAX_VERBS;
 use swarm_core::history::{Answer, BUDGET, Call, check};
 use swarm_core::node::NodeId;
 use swarm_core::sim::explore::LoneClock;
+use swarm_core::sim::seeds::until_over;
 use swarm_kv_long::{domain, store_sim_common};
 
 /// Keys that only fill the bucket have numbers from here on.
@@ -96,13 +97,11 @@ fn what_is_created_at_one_node_outlives_it() {
             for (dies, suspects) in [(false, false), (false, true), (true, false), (true, true)] {
                 let lands =
                     |fails, n| lands_at_one_node_only(others, suspects, (fails, n), only, dies);
-                for fails in 0..ENOUGH {
-                    let over = (fails..ENOUGH).find(|&rounds| !lands(fails, rounds));
-                    if over.expect("it ends") == fails {
-                        assert!(fails > 0, "it takes some roundtrips");
-                        break;
-                    }
-                }
+                let over = until_over(0..ENOUGH, |fails| {
+                    let over = until_over(fails..ENOUGH, |rounds| !lands(fails, rounds));
+                    over.expect("it ends") == fails
+                });
+                assert!(over.expect("it ends") > 0, "it takes some roundtrips");
             }
         }
     }

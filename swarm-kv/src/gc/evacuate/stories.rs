@@ -18,7 +18,7 @@ use swarm_core::history::{BUDGET, Call, Recorder, check};
 use swarm_core::layout::Geometry;
 use swarm_core::node::NodeId;
 use swarm_core::sim::explore::LoneClock;
-use swarm_core::sim::seeds::is_deep;
+use swarm_core::sim::seeds::until_over;
 use swarm_core::sim::{Setup, Sim};
 
 use crate::heap::Purpose;
@@ -362,13 +362,9 @@ fn meets(rounds: usize, meanwhile: Meanwhile, fate: Fate) -> bool {
     true
 }
 
-/// Runs one scenario in three, unless all are requested.
 fn meets_at_each_roundtrip(meanwhile: Meanwhile, fate: Fate) {
-    let step = if is_deep("an evacuation") { 1 } else { 3 };
-    let first = meanwhile.deeds.len() % step;
-    let rounds = (first..ENOUGH).step_by(step);
-    let over = rounds.take_while(|&rounds| meets(rounds, meanwhile, fate)).count();
-    assert!(over > 0, "it takes some roundtrips");
+    let over = until_over(0..ENOUGH, |rounds| !meets(rounds, meanwhile, fate));
+    assert!(over.expect("it ends") > 0, "it takes some roundtrips");
 }
 
 /// Another client writes, deletes, inserts, splits, moves, collects or evacuates what moves.
