@@ -6,6 +6,8 @@
 #   ci/mutate.sh --lot N            one mutation in twenty-four, each number others
 #   ci/mutate.sh [--lot N] --tested   the same, where all tests have just passed: the checks need not
 #                                   show once more that they do without any
+#   ci/mutate.sh --kept FILE        without those that FILE names, as they were caught before; adds to
+#                                   it what is caught
 #   SWARM_SCHEDULES=300000 ci/mutate.sh
 #
 # A mutation is a patch in swarm-*/tests/mutations: what it breaks, which checks catch it (`caught
@@ -32,6 +34,11 @@ tested=
 if [[ "${1:-}" == --tested ]]; then
     tested=yes
     shift
+fi
+kept=/dev/null
+if [[ "${1:-}" == --kept ]]; then
+    kept="$(realpath -m "${2:?a file}")"
+    shift 2
 fi
 usual="${SWARM_SCHEDULES:-20000}"
 if ! [[ "$usual" =~ ^[1-9][0-9]{0,9}$ ]]; then
@@ -159,6 +166,7 @@ mutate() {
     git -C "$tree" apply -R "$patch"
     if [[ $result == caught* ]]; then
         echo "$name" >> "$scratch/caught"
+        echo "$name" >> "$kept"
     else
         echo "$name: $result: $(head -1 "$patch")" >> "$scratch/bad"
         cp "$log" "$scratch/$name.log"
@@ -227,6 +235,8 @@ chosen() {
             continue
         elif [[ $# -eq 0 ]] && is_rare "$patch"; then
             echo "left to a larger budget, or to be named: $name" >&2
+        elif [[ $# -eq 0 ]] && grep -qxF "$name" "$kept" 2> /dev/null; then
+            continue
         elif [[ $# -eq 0 || " $* " == *" $name "* ]]; then
             echo "$PWD/$patch"
         fi
@@ -243,6 +253,10 @@ for patch in swarm-*/tests/mutations/*.patch; do
 done
 [[ $rotten -eq 0 ]] || exit 1
 readarray -t patches < <(chosen "$@")
+if [[ ${#patches[@]} -eq 0 && -s $kept ]]; then
+    echo "all $(wc -l < "$kept") mutations were caught before"
+    exit 0
+fi
 if [[ ${#patches[@]} -eq 0 || $# -gt ${#patches[@]} ]]; then
     echo "not all of these are mutations in swarm-*/tests/mutations: $*" >&2
     exit 2
@@ -288,6 +302,7 @@ if [[ ${#checks[@]} -gt 0 ]]; then
 fi
 share mutate "${#patches[@]}"
 echo "$(wc -l < "$scratch/caught") of ${#patches[@]} mutations caught, in $((SECONDS - began)) s"
+if [[ -s $kept ]]; then echo "with those that were caught before, $(wc -l < "$kept")"; fi
 if [[ -s "$scratch/bad" ]]; then
     sed 's/^/NOT CAUGHT: /' "$scratch/bad" >&2
     exit 1

@@ -23,10 +23,13 @@ for name; do
 done
 
 scratch="$(mktemp -d)"
+# Where a script sets it: a folder for what has passed, so that a run that was ended is taken up again.
+kept=
 declare -A begun
 finish() {
     local process
     for process in "${begun[@]}"; do kill -- "-$process" 2> /dev/null || true; done
+    if [[ -n $kept ]]; then echo "$SECONDS" >> "$kept/seconds"; fi
     rm -rf "$scratch"
 }
 trap finish EXIT
@@ -38,11 +41,18 @@ processor() {
 }
 
 is_wanted() { [[ "$wanted" == "  " || "$wanted" == *" ${1%% *} "* ]]; }
+# Whether the step of this name has passed in a run that is taken up again. One that is asked for is run.
+has_passed() { [[ -n $kept && $wanted == "  " ]] && grep -qxF "${1%% *}" "$kept/passed" 2> /dev/null; }
 
 step() {
     local name="$1" began=$SECONDS before spent
     shift
     is_wanted "$name" || return 0
+    if has_passed "$name"; then
+        echo "<== $name: ok, before"
+        passed=$((passed + 1))
+        return 0
+    fi
     processor
     before=$spent
     echo "==> $name: $*"
@@ -52,6 +62,7 @@ step() {
     fi
     processor
     echo "<== $name: ok, $((SECONDS - began)) s, of processors $((spent - before)) s"
+    if [[ -n $kept ]]; then echo "${name%% *}" >> "$kept/passed"; fi
     passed=$((passed + 1))
 }
 
@@ -61,6 +72,7 @@ begin() {
     local name="$1"
     shift
     is_wanted "$name" || return 0
+    ! has_passed "$name" || return 0
     # In a process group of its own, to be ended as a whole.
     set -m
     nice -n 10 "$@" > "$scratch/$name" 2>&1 &
@@ -128,8 +140,9 @@ kills() {
 # What plain tests play a part of. The store's races take longest by far, and optimised they take a third; what is built
 # for them would be more than that saves elsewhere.
 races() {
-    local -x SWARM_DEEP=all
+    local -x SWARM_DEEP=all SWARM_HISTORY_ROUNDS=60000
     cargo test --quiet --locked --lib evacuate::stories || return
+    cargo test --quiet --locked --test harness history:: || return
     cargo test --quiet --locked --test register --test cell --test move_stories --test store_stories \
         --test recycle_sim --test full || return
     cargo test --quiet --locked --profile prove --test store_explore

@@ -123,7 +123,7 @@ fn random_history(rng: &mut Rng) -> Vec<Operation> {
 #[test]
 fn agrees_with_brute_force() {
     let mut accepted = 0;
-    let rounds = 60_000;
+    let rounds = rounds();
     for seed in 0..rounds {
         let mut rng = Rng::with_seed(seed);
         let history = random_history(&mut rng);
@@ -254,7 +254,7 @@ fn unique_modifying_history(rng: &mut Rng, initial: Option<u64>) -> Vec<Operatio
 #[test]
 fn agrees_with_brute_force_on_read_modify_write_of_unique_values() {
     let mut accepted = 0;
-    let rounds = rounds(60_000);
+    let rounds = rounds();
     for seed in 0..rounds {
         let mut rng = Rng::with_seed(seed);
         let initial = [None, Some(1)][rng.usize(..2)];
@@ -304,7 +304,7 @@ fn history_of_lives(rng: &mut Rng) -> Vec<Operation> {
 #[test]
 fn agrees_with_brute_force_on_lives() {
     let mut accepted = 0;
-    let rounds = rounds(60_000);
+    let rounds = rounds();
     for seed in 0..rounds {
         let history = history_of_lives(&mut Rng::with_seed(seed));
         let expected = brute_force(&mut history.clone(), None);
@@ -429,7 +429,7 @@ fn long_histories_of_lives_are_judged_soon() {
 #[test]
 fn agrees_with_brute_force_on_read_modify_write() {
     let mut accepted = 0;
-    let rounds = rounds(60_000);
+    let rounds = rounds();
     for seed in 0..rounds {
         let mut rng = Rng::with_seed(seed);
         let initial = [None, Some(0), Some(1)][rng.usize(..3)];
@@ -448,16 +448,16 @@ fn agrees_with_brute_force_on_read_modify_write() {
     assert!((rounds / 10..rounds * 9 / 10).contains(&accepted), "{accepted} of {rounds} accepted");
 }
 
-/// Returns how many rounds the tests against brute force run: `SWARM_HISTORY_ROUNDS`, or some
-/// seconds' worth.
-fn rounds(usual: u64) -> u64 {
-    swarm_core::sim::seeds::at_least_one("SWARM_HISTORY_ROUNDS", usual)
+/// Returns how many rounds the tests against brute force run: `SWARM_HISTORY_ROUNDS`, or a second's
+/// worth.
+fn rounds() -> u64 {
+    swarm_core::sim::seeds::at_least_one("SWARM_HISTORY_ROUNDS", 20_000)
 }
 
 #[test]
 fn agrees_with_brute_force_where_values_are_unique() {
     let mut accepted = 0;
-    let rounds = rounds(60_000);
+    let rounds = rounds();
     for seed in 0..rounds {
         let mut rng = Rng::with_seed(seed);
         let history = unique_history(&mut rng);

@@ -42,9 +42,9 @@ async fn meets(player: &Player, history: &BarrierHistory) -> Result<(), ObjectEr
 #[test]
 fn members_meet_under_any_schedule() {
     let (mut passed, mut died) = (0, 0);
-    let seeds = seeds(200);
+    let seeds = seeds(100);
     // In a few schedules it may be that no member dies.
-    let are_many = seeds.end - seeds.start >= 200;
+    let are_many = seeds.end - seeds.start >= 100;
     for seed in seeds {
         let history = Rc::<BarrierHistory>::default();
         let task = |player: Player| {

@@ -949,7 +949,7 @@ fn explore(seeds: impl Iterator<Item = u64>, plan: impl Fn(u64) -> Plan) -> Show
 
 #[test]
 fn no_client_reaches_a_buffer_after_its_time() {
-    let seeds = seeds(300);
+    let seeds = seeds(150);
     let total = explore(seeds.clone(), Plan::random);
     println!("{} schedules: {total:?}", seeds.clone().count());
     // Otherwise nothing was tested.
@@ -1002,7 +1002,7 @@ fn a_client_that_evacuates_may_die_anywhere() {
 /// into each other's way, a client sleeps over all of it, and other nodes are lost afterwards.
 #[test]
 fn nodes_are_replaced_while_clients_work() {
-    let seeds = seeds(200);
+    let seeds = seeds(100);
     let total = explore(seeds.clone(), Plan::replacing);
     println!("{} schedules: {total:?}", seeds.clone().count());
     // Otherwise nothing was tested.
