@@ -47,8 +47,8 @@ if ! [[ "$usual" =~ ^[1-9][0-9]{0,9}$ ]]; then
 fi
 # Others choose schedules too, and would change what a run without them shows.
 unset SWARM_SEED SWARM_FIRST SWARM_SURPRISES SWARM_EXPLORED SWARM_ADVERSARIES
-# What only deep races show is to be shown.
-export SWARM_DEEP=all
+# What only deep races and many histories show is to be shown.
+export SWARM_DEEP=all SWARM_HISTORY_ROUNDS=60000
 scratch="$(realpath -m "${CARGO_TARGET_DIR:-target}")/mutants"
 workers=$(nproc)
 workers=$((workers > 4 ? 4 : workers))
@@ -253,7 +253,7 @@ for patch in swarm-*/tests/mutations/*.patch; do
 done
 [[ $rotten -eq 0 ]] || exit 1
 readarray -t patches < <(chosen "$@")
-if [[ ${#patches[@]} -eq 0 && -s $kept ]]; then
+if [[ $# -eq 0 && ${#patches[@]} -eq 0 && -s $kept ]]; then
     echo "all $(wc -l < "$kept") mutations were caught before"
     exit 0
 fi
@@ -267,6 +267,12 @@ workers=$((workers > ${#patches[@]} ? ${#patches[@]} : workers))
 
 began=$SECONDS
 mkdir -p "$scratch"
+# What an earlier run has begun holds the lock too, as long as it goes on: it would check other mutations than these.
+exec 9> "$scratch/lock"
+flock -w 1200 9 || {
+    echo "another ci/mutate.sh is at work in $scratch" >&2
+    exit 1
+}
 rm -rf "$scratch/taken" "$scratch"/*.log
 mkdir "$scratch/taken"
 : > "$scratch/caught" > "$scratch/bad"
@@ -292,8 +298,8 @@ for ((worker = 1; worker < workers; worker++)); do
 done
 echo "built, in $((SECONDS - began)) s"
 if [[ -n $tested ]]; then
-    # Races were explored less deep.
-    readarray -t checks < <(caught_by | grep -E '_explore|explore::' | cut -d ' ' -f 1,2 | sort -ru || true)
+    # Races were explored less deep, and stories played in part.
+    readarray -t checks < <(caught_by | grep -E '_explore|explore::|_stories|recycle_sim' | cut -d ' ' -f 1,2 | sort -ru || true)
     [[ -n "${checks[0]:-}" ]] || checks=()
 fi
 if [[ ${#checks[@]} -gt 0 ]]; then

@@ -41,6 +41,10 @@ processor() {
 }
 
 is_wanted() { [[ "$wanted" == "  " || "$wanted" == *" ${1%% *} "* ]]; }
+# Whether the tree still is what `kept` is named by: somebody may work in it meanwhile.
+is_as_committed() {
+    [[ -n $kept && "${kept##*/}" == "$(git rev-parse HEAD)" && -z "$(git status --porcelain)" ]]
+}
 # Whether the step of this name has passed in a run that is taken up again. One that is asked for is run.
 has_passed() { [[ -n $kept && $wanted == "  " ]] && grep -qxF "${1%% *}" "$kept/passed" 2> /dev/null; }
 
@@ -62,7 +66,7 @@ step() {
     fi
     processor
     echo "<== $name: ok, $((SECONDS - began)) s, of processors $((spent - before)) s"
-    if [[ -n $kept ]]; then echo "${name%% *}" >> "$kept/passed"; fi
+    if is_as_committed; then echo "${name%% *}" >> "$kept/passed"; fi
     passed=$((passed + 1))
 }
 

@@ -73,7 +73,7 @@ impl Reader {
         self.for_each_with_ttl(|key, value, _| each(key, value))
     }
 
-    /// As [`for_each`](Self::for_each), and reports of each key how long it is there yet, by this host's clock, if it expires.
+    /// As [`for_each`](Self::for_each), and passes on for each key how long it will still be there, by this host's clock, if it expires.
     ///
     /// # Errors
     /// As there.

@@ -145,7 +145,7 @@ fn a_child_waits_for_nothing_with_its_parents_handle() {
         own.blocking().get(b"key") == Ok(None)
     });
     assert!(returned_true(child));
-    // The child's own client raised the nodes' event counts, and sent the others' to each node: words
+    // The child's own client raised the nodes' event counts, and stored those of the others at each node: words
     // 24 to 31 of their headers, and nothing else.
     let besides = |nodes: &[Vec<u8>]| -> Vec<Vec<u8>> {
         nodes.iter().map(|node| [&node[..24 * 8], &node[32 * 8..]].concat()).collect()

@@ -1,7 +1,7 @@
 //! Whether a register is whole: what each node has of it, READ by itself, and nothing done about it.
 //!
-//! A protocol that meets a replica that is missing, or behind, brings it up, and settles a guess. This is for
-//! callers that report it. It rests on nothing but READs, of different moments: what is under way looks half done, so
+//! A protocol that meets a replica that is missing, or behind, brings it up, and settles a guess. This only
+//! finds out, for callers that report what is not whole. It rests on nothing but READs, of different moments: what is under way looks half done, so
 //! a caller that takes something for a fault looks again, and compares the [digests](Audit::digest).
 
 use heapless::Vec;

@@ -65,7 +65,7 @@ fn command(prefix: &str, package: Option<&str>, program: &str, test: Option<&str
 const ONE_IN: u64 = 12;
 
 /// Returns whether the race of this name is explored as deep as its bounds allow, which takes
-/// minutes for all races. `SWARM_DEEP` is `all`, or a number that chooses one in twelve, each number
+/// minutes for all races. `SWARM_DEEP` is `all`, or a number that chooses one name in twelve, each number
 /// others.
 ///
 /// # Panics
@@ -83,7 +83,7 @@ fn is_chosen(race: &str, number: u64) -> bool {
 const ONE_POINT_IN: u64 = 3;
 
 /// Returns whether a story of many, one for each point of an operation, is played at this point: at one
-/// in three, and at all if `SWARM_DEEP` is `all`. A number chooses others.
+/// in three, or at every point if `SWARM_DEEP` is `all`. A number chooses other points.
 ///
 /// # Panics
 /// If it is something else.
@@ -95,10 +95,12 @@ pub fn is_played(point: usize) -> bool {
 
 /// Plays a story at one point of an operation after the other, as far as they [are](is_played), and at
 /// the first. Ends with the point at which `over` finds that the operation was over before, and returns
-/// it.
+/// it. Points that begin at another one, three later, are others of three.
 pub fn until_over(points: Range<usize>, mut over: impl FnMut(usize) -> bool) -> Option<usize> {
     let first = points.start;
-    points.filter(|&point| point == first || is_played(point)).find(|&point| over(point))
+    let others = first / ONE_POINT_IN as usize;
+    let is_played = |point| point == first || is_played(point - first + others);
+    points.filter(|&point| is_played(point)).find(|&point| over(point))
 }
 
 #[cfg(test)]

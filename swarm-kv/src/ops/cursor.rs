@@ -90,7 +90,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         self.next_until(cursor, |key, value, _| each(key, value)).await
     }
 
-    /// As [`next_keys`](Self::next_keys), and reports of each key how long it is there yet, by this client's clock, if it
+    /// As [`next_keys`](Self::next_keys), and passes on for each key how long it will still be there, by this client's clock, if it
     /// expires.
     ///
     /// # Errors

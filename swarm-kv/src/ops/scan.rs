@@ -122,7 +122,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         self.for_each_with_ttl(|key, value, _| each(key, value)).await
     }
 
-    /// As [`for_each`](Self::for_each), and reports of each key how long it is there yet, by this client's clock, if it
+    /// As [`for_each`](Self::for_each), and passes on for each key how long it will still be there, by this client's clock, if it
     /// expires.
     ///
     /// # Errors

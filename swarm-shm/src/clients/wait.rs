@@ -35,7 +35,7 @@ impl WaitWords {
         &self.0.words()[control::WAIT_WORDS..][waits::place_of(hash)]
     }
 
-    /// Marks that this thread waits for a change of a key with this hash. Returns what [`wait`](Self::wait) takes:
+    /// Records that this thread waits for a change of a key with this hash. Returns what [`wait`](Self::wait) takes:
     /// it does not sleep if the key changes after this.
     #[must_use]
     pub fn prepare(&self, hash: u64) -> u32 {

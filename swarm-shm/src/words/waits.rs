@@ -34,7 +34,7 @@ pub(crate) fn place_of(hash: u64) -> usize {
     hash as usize % WORDS
 }
 
-/// Marks that this client waits from now on. Returns what the word is then. Later loads see every
+/// Records that this client waits from now on. Returns what the word is then. Later loads see every
 /// change whose client does not find the bit.
 pub fn prepare(word: &Word) -> u32 {
     let before = word.fetch_or(WAIT, Ordering::Relaxed);

@@ -47,7 +47,7 @@ pub unsafe extern "C" fn swarm_latch_count_down(
 }
 
 /// Waits until the latch of this name is open, for `timeout_ms` milliseconds at most, or without end if that is SWARM_FOREVER.
-/// With zero it returns at once whether it is.
+/// With zero it does not wait.
 ///
 /// Ownership: nothing is kept. Threads: any. As of swarm_lock_acquire the thread sleeps.
 ///

@@ -4,8 +4,8 @@
 //! reader beside them, while a node crashes and a client dies; for races of many steps, one of the two,
 //! or both where the node is gone from the beginning. Clients that hold a lock, or meet at a barrier.
 //!
-//! `SWARM_DEEP` says which races are explored as deep as that, of the others only one thing goes wrong; see
-//! [`is_deep`]. `SWARM_SURPRISES` and `SWARM_EXPLORED` take the place of the bounds: see [`explore_or_panic`].
+//! `SWARM_DEEP` chooses within which bounds races are explored as deep as that; where it does not, only one thing goes
+//! wrong: see [`is_race_deep`]. `SWARM_SURPRISES` and `SWARM_EXPLORED` take the place of the bounds: see [`explore_or_panic`].
 
 mod changes;
 mod midst;

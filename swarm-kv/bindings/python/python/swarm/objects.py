@@ -251,7 +251,7 @@ class OnceBase:
         return (type(self), (self.store, self.name))
 
     def begin(self, timeout=None):
-        """Waits until it is done, and returns None, or until it is the caller's to do, and returns what reports that. Raises TimedOut."""
+        """Waits until it is done, and returns None, or until it is the caller's to do, and returns the object by which it reports that. Raises TimedOut."""
 
         def begun(outcome):
             is_done, doing = outcome

@@ -50,7 +50,7 @@ pub(crate) struct MemnodeArgs {
     pub(crate) report: Duration,
 }
 
-/// Refuses to.
+/// Fails: this build cannot be a memory node.
 #[cfg(not(feature = "rdma"))]
 pub(crate) fn run(_: &MemnodeArgs, _json: bool) -> Result<Answer, Failure> {
     Err(Failure::Failed(swarm_worker::pool::NO_RDMA.to_owned()))
