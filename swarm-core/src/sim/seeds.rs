@@ -62,11 +62,11 @@ fn command(prefix: &str, package: Option<&str>, program: &str, test: Option<&str
 }
 
 /// One in this many races is explored [deep](is_deep) if a number chooses.
-const ONE_IN: u64 = 12;
+const ONE_IN: u64 = 24;
 
 /// Returns whether the race of this name is explored as deep as its bounds allow, which takes
-/// minutes for all races. `SWARM_DEEP` is `all`, or a number that chooses one name in twelve, each number
-/// others.
+/// minutes for all races. `SWARM_DEEP` is `all`, or a number that chooses one name in twenty-four, each
+/// number others.
 ///
 /// # Panics
 /// If it is something else.
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn each_race_is_chosen_by_one_number_in_twelve() {
+    fn each_race_is_chosen_by_one_number_in_so_many() {
         for race in ["move against move", "two proposers", ""] {
             let chosen = |from: u64| (from..from + ONE_IN).filter(|&n| is_chosen(race, n)).count();
             assert_eq!((chosen(0), chosen(1_000_003)), (1, 1), "{race}");
