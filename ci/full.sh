@@ -1,26 +1,25 @@
 #!/usr/bin/env bash
 # All of what .ci/run has a slice of: every race as deep as it goes, every mutation, everything that runs in guests,
-# long soaks. Meant to run for long, at low priority beside other work (CONTRIBUTING.md has how). Its last lines are what docs/CORRECTNESS.md has of its last run.
+# long soaks. Meant to run for long, at low priority beside other work (CONTRIBUTING.md has how). Its last line is what
+# docs/CORRECTNESS.md has of its last run.
 #
 #   ci/full.sh             all steps
 #   ci/full.sh STEP...     only these, by the first word of their names
 #
 # A run that was ended, or in which a step failed, is taken up again by the next one, where the tree is as it was
 # committed, all the time: steps that have passed at this commit, and mutations that were caught, are not repeated. So
-# run it in a clone of its own, beside other work. The step package needs such a tree.
+# run it in a clone of its own, beside other work. The step package needs such a tree. Steps that are asked for are run.
 caller="$(realpath "$0")"
 cd "$(dirname "$caller")/.." || exit
 source ci/steps.sh
-if [[ -z "$(git status --porcelain)" ]]; then
-    kept="$target/full/$(git rev-parse HEAD)"
+commit=$(git rev-parse HEAD)
+if [[ $# -eq 0 && -z "$(git status --porcelain)" ]]; then
+    kept="$target/full/$commit"
     mkdir -p "$kept"
 fi
 
 # What takes longest builds in folders of its own, and goes on beside all other steps.
-# Those that are asked for are all tried.
-caught="$scratch/caught"
-if [[ $# -eq 0 && -n $kept ]]; then caught="$kept/caught"; fi
-begin mutations env SWARM_SCHEDULES=20001 ci/mutate.sh --kept "$caught"
+begin mutations env SWARM_SCHEDULES=20001 ci/mutate.sh --kept "${kept:-$scratch}/caught"
 step "package (the crates can be published)" cargo package --quiet --workspace --locked --no-verify
 step "test (the README's second command)" env SWARM_RIGHTS_REQUIRED=1 cargo test --locked
 step "races (as deep as they go, and stories at each point of an operation)" races
@@ -43,6 +42,5 @@ step "threads (multi-threaded tests under the thread sanitizer)" ci/threads.sh
 step "fuzz (damaged files, hostile nodes, bad formats)" ci/fuzz.sh 60
 step "rdma (the transport, the store and the command line on real queue pairs, in a guest)" ci/rdma.sh
 step "mutations (the checks notice each safety line that is missing)" joined mutations
-before=0
-if [[ $# -eq 0 && -n $kept ]]; then before=$(paste -sd + "$kept/seconds" 2> /dev/null || echo 0); fi
-echo "| $(git rev-parse --short "${kept##*/}") | $(date -u +%F) | $passed steps | $((SECONDS + before)) s |"
+before=$(paste -sd + "${kept:-$scratch}/seconds" 2> /dev/null || echo 0)
+echo "| $(git rev-parse --short "$commit") | $(date -u +%F) | $passed steps | $((SECONDS + before)) s |"

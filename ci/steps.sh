@@ -45,8 +45,8 @@ is_wanted() { [[ "$wanted" == "  " || "$wanted" == *" ${1%% *} "* ]]; }
 is_as_committed() {
     [[ -n $kept && "${kept##*/}" == "$(git rev-parse HEAD)" && -z "$(git status --porcelain)" ]]
 }
-# Whether the step of this name has passed in a run that is taken up again. One that is asked for is run.
-has_passed() { [[ -n $kept && $wanted == "  " ]] && grep -qxF "${1%% *}" "$kept/passed" 2> /dev/null; }
+# Whether the step of this name has passed in a run that is taken up again.
+has_passed() { [[ -n $kept ]] && grep -qxF "${1%% *}" "$kept/passed" 2> /dev/null; }
 
 step() {
     local name="$1" began=$SECONDS before spent
