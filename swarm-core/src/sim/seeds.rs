@@ -71,8 +71,11 @@ const ONE_IN: u64 = 24;
 /// # Panics
 /// If it is something else.
 pub fn is_deep(race: &str) -> bool {
-    let all = env::var_os("SWARM_DEEP").is_some_and(|text| text == "all");
-    all || number("SWARM_DEEP").is_some_and(|chosen| is_chosen(race, chosen))
+    all_are_deep() || number("SWARM_DEEP").is_some_and(|chosen| is_chosen(race, chosen))
+}
+
+fn all_are_deep() -> bool {
+    env::var_os("SWARM_DEEP").is_some_and(|text| text == "all")
 }
 
 fn is_chosen(race: &str, number: u64) -> bool {
@@ -88,14 +91,14 @@ const ONE_POINT_IN: u64 = 3;
 /// # Panics
 /// If it is something else.
 pub fn is_played(point: usize) -> bool {
-    let all = env::var_os("SWARM_DEEP").is_some_and(|text| text == "all");
     let chosen = || number("SWARM_DEEP").unwrap_or(0) % ONE_POINT_IN;
-    all || (point as u64 + chosen()).is_multiple_of(ONE_POINT_IN)
+    all_are_deep() || (point as u64 + chosen()).is_multiple_of(ONE_POINT_IN)
 }
 
 /// Plays a story at one point of an operation after the other, as far as they [are](is_played), and at
 /// the first. Ends with the point at which `over` finds that the operation was over before, and returns
-/// it. Points that begin at another one, three later, are others of three.
+/// it. Which points are played depends on the first: so stories of two points, of which the second begins at
+/// the first, are not always as far apart.
 pub fn until_over(points: Range<usize>, mut over: impl FnMut(usize) -> bool) -> Option<usize> {
     let first = points.start;
     let others = first / ONE_POINT_IN as usize;
