@@ -41,7 +41,8 @@ const ABOUT: &str = "A replicated, linearizable key-value store over memory that
     number of processes use it at the same time; any of them may be killed at any moment, and a \
     minority of the nodes may fail, without the others stopping.";
 
-const ABOUT_RDMA: &str = "\n\nA pool may as well lie on memory nodes behind RDMA cards: rdma://ETCD[,ETCD]/POOL, or rdma:FILE with a file that lists the nodes. All commands take it \
+const ABOUT_RDMA: &str = "\n\nA pool may as well lie on memory nodes behind RDMA cards: \
+    rdma://ETCD[,ETCD]/POOL, or rdma:FILE with a file that lists the nodes. All commands take it \
     like a directory.";
 
 const EXAMPLES: &str = "Examples:
