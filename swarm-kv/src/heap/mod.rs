@@ -552,7 +552,7 @@ pub(crate) mod tests {
     use futures_util::future::Either;
     use swarm_core::fabric::loopback::Loopback;
     use swarm_core::fabric::{EpochDomain, NodeDown, Verb};
-    use swarm_core::layout::cell;
+    use swarm_core::layout::{BOOTSTRAP_RECORDS, cell};
     use swarm_core::quorum::{Session, Timeouts};
     use swarm_core::sim::explore::LoneClock;
     use swarm_core::words::Incarnation;
@@ -659,11 +659,24 @@ pub(crate) mod tests {
     }
 
     /// Raises the high-water mark at `at` to `to`.
-    pub(super) fn raise(group: &Group<Loopback, LoneClock>, at: Address, to: u64) -> HighWater {
+    pub(super) fn raise<F: Fabric, C: Clock>(
+        group: &Group<F, C>,
+        at: Address,
+        to: u64,
+    ) -> HighWater {
         let from = block_on(read_counters(group, &[at])).expect("a node")[0];
         let raise = Raise { at, from, to, slot: 0 };
         block_on(raise_counters(group, &[raise])).expect("a node");
         raise.raised()
+    }
+
+    /// Uses up a slot's bootstrap records, as clients do that die in a claim.
+    pub(crate) fn use_up_bootstrap_records<F: Fabric, C: Clock>(
+        group: &Group<F, C>,
+        geometry: &Geometry,
+        slot: usize,
+    ) {
+        raise(group, geometry.bootstrap_counter(slot), BOOTSTRAP_RECORDS);
     }
 
     /// A buffer's lock lies where a record has its accepted ballot. A buffer that was locked would

@@ -235,6 +235,7 @@ mod tests {
 
     use super::*;
     use crate::client::handle::Options;
+    use crate::heap::tests::use_up_bootstrap_records;
     use crate::ops::replace::ReplaceStep;
     use crate::pools::shm::{self, CreateOptions, OpenOptions, Pool, ReplaceOptions};
     use crate::runtime::block_on::block_on;
@@ -328,10 +329,10 @@ mod tests {
         }
 
         fn try_to_replace(&self, node: u8, goes_on: &mut dyn FnMut(ReplaceStep) -> bool) -> bool {
-            let replacement = self.open().replace(NodeId(node), &ReplaceOptions::default());
-            let replacement = replacement.expect("nobody else replaces it");
-            let client = shm::open(replacement.pool(), Options::default()).expect("a slot");
-            shm::replace(&replacement, &client, goes_on).expect("a majority")
+            let (pool, options) = (self.open(), ReplaceOptions::default());
+            let mut open = || shm::open(&pool, Options::default());
+            let replaced = shm::replace_node(&pool, NodeId(node), &options, &mut open, goes_on);
+            replaced.expect("a majority, and nobody else replaces it")
         }
 
         /// All keys are there, and nothing else.
@@ -513,6 +514,31 @@ mod tests {
         kept.is_sound();
         kept.has_all();
         kept.work(1, 10);
+        kept.has_all();
+    }
+
+    /// To move a key on takes memory, and the lowest free slots have no record left to claim it with.
+    #[test]
+    fn a_replacement_passes_by_slots_that_can_claim_no_memory() {
+        let mut kept = Kept::of(3);
+        let pool = kept.open();
+        let mut clients =
+            [0; 3].map(|_| Some(shm::open(&pool, Options::default()).expect("a slot")));
+        let last = clients[2].take().expect("it was opened");
+        let (key, value) = (b"key".to_vec(), vec![7; 20_000]);
+        last.blocking().put(&key, &value).expect("memory");
+        last.blocking().get(&key).expect("a majority");
+        let hash = last.check(&key, &[]).expect("a key");
+        let register = last.locations.get(hash, &key).expect("it was read");
+        for slot in 0..2 {
+            use_up_bootstrap_records(&last.group, &last.geometry, slot);
+        }
+        kept.lose(1);
+        block_on(freeze(&last.group, &register)).expect("a majority");
+        kept.pairs.insert(key, value);
+        drop((clients, last, pool));
+        kept.replace(1);
+        kept.is_sound();
         kept.has_all();
     }
 

@@ -31,7 +31,7 @@ use switches::PoolSwitches;
 mod replace;
 mod switches;
 
-pub use replace::{NotReplaced, replace};
+pub use replace::{NotReplaced, replace, replace_node};
 
 /// A pool's fabric as it is.
 pub type Plain = ShmFabric;

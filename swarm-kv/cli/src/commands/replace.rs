@@ -48,7 +48,9 @@ pub(crate) fn run(args: &ReplaceArgs, json: bool) -> Result<Answer, Failure> {
                 bar.set_length(now.first_buckets);
                 bar.set_position(now.done);
                 bar.set_message(count(now.keys, "key"));
-                pace.keep(now.keys - filled.keys, || {});
+                // The filling may begin again.
+                let before = if now.done < filled.done { 0 } else { filled.keys };
+                pace.keep(now.keys - before, || {});
                 filled = now;
             }
             ReplaceStep::Waits(Some(late)) => {

@@ -123,8 +123,9 @@ impl Pool {
     }
 
     /// Puts a new file into the place of a shared-memory pool's node, filled from the others, while
-    /// clients work. `goes_on` gets how far it is, once the node is gone for all clients; if it
-    /// returns `false`, the node stays gone until it is replaced. Returns whether the node votes.
+    /// clients work. `goes_on` gets how far it is, once the node is gone for all clients, and may see
+    /// the filling begin again; if it returns `false`, the node stays gone until it is replaced.
+    /// Returns whether the node votes.
     pub fn replace(
         path: &Path,
         node: u8,
@@ -137,11 +138,11 @@ impl Pool {
             )));
         }
         let pool = NearPool::open(path, OpenOptions { degraded: true, ..OpenOptions::default() })?;
-        let replacement = pool.replace(NodeId(node), options)?;
         // Of the kind that all other commands have, so that no other one is generated.
         choose(System::Swarm);
-        let client = shm::open_unhindered::<Chosen>(&pool, Options::default())?;
-        shm::replace(&replacement, &client, goes_on).map_err(|error| match error {
+        let mut open = || shm::open_unhindered::<Chosen>(&pool, Options::default());
+        let replaced = shm::replace_node(&pool, NodeId(node), options, &mut open, goes_on);
+        replaced.map_err(|error| match error {
             NotReplaced::Files(error) => error.into(),
             NotReplaced::Steps(ReplaceError::Failed(error)) => error.into(),
             other => Failure::Failed(other.to_string()),

@@ -7,10 +7,10 @@ use swarm_core::error::Error as CoreError;
 use swarm_core::fabric::Fabric;
 use swarm_core::node::{Configuration, NodeId};
 use swarm_core::register::Protocol;
-use swarm_shm::{Replacement, ShmFabric};
+use swarm_shm::{Pool, ReplaceOptions, Replacement, ShmFabric};
 
 use super::Client;
-use crate::error::Error;
+use crate::error::{Error, Shortage};
 use crate::ops::replace::{Membership, ReplaceError, ReplaceStep};
 use crate::runtime::block_on::block_on;
 
@@ -24,6 +24,47 @@ pub enum NotReplaced {
     /// The configuration does not allow it, or it failed on the way.
     #[error(transparent)]
     Steps(ReplaceError),
+}
+
+/// How many clients a replacement takes at most.
+const CLIENTS: usize = 4;
+
+/// Replaces `node` by a new file, while others use the pool, as [`replace`] does with a replacement
+/// of [its own](Pool::replace) and a client that `open` opens.
+///
+/// To move a key on that was left half-way takes memory. Clients that died may have left that client's slot
+/// without a record to [claim](Shortage::cannot_claim) any with, and no records are reclaimed while
+/// a node is lost. Then this client keeps its slot, and a replacement begins anew with another one. So
+/// `goes_on` may see the filling begin again.
+///
+/// # Errors
+/// Those of [`Pool::replace`], of `open`, and of [`replace`].
+pub fn replace_node<P: Protocol, F: Fabric>(
+    pool: &Pool,
+    node: NodeId,
+    options: &ReplaceOptions,
+    open: &mut dyn FnMut() -> Result<Client<P, F>, swarm_shm::Error>,
+    goes_on: &mut dyn FnMut(ReplaceStep) -> bool,
+) -> Result<bool, NotReplaced> {
+    let mut unable = Vec::new();
+    loop {
+        let replacement = pool.replace(node, options).map_err(NotReplaced::Files)?;
+        let client = open().map_err(NotReplaced::Files)?;
+        let ended = replace(&replacement, &client, goes_on);
+        if !matches!(&ended, Err(error) if error.is_of_the_client()) || unable.len() + 1 == CLIENTS
+        {
+            return ended;
+        }
+        unable.push(client);
+    }
+}
+
+impl NotReplaced {
+    /// Whether it failed for want of memory that another client may claim.
+    fn is_of_the_client(&self) -> bool {
+        let Self::Steps(ReplaceError::Failed(Error::Full(shortage))) = self else { return false };
+        matches!(shortage, Shortage { cannot_claim: true, .. })
+    }
 }
 
 /// Fills the new file of a replacement, and lets it vote, while others use the pool. `client` is one
