@@ -82,6 +82,22 @@ fn is_chosen(race: &str, number: u64) -> bool {
     (xxh3_64(race.as_bytes()) % ONE_IN + number % ONE_IN).is_multiple_of(ONE_IN)
 }
 
+/// Returns which of so many alternatives it is the turn of, of what is tried under this name: each number in
+/// `SWARM_DEEP` chooses others. `None` for all of them, if it is `all`.
+///
+/// # Panics
+/// If it is something else.
+pub fn turn(name: &str, alternatives: usize) -> Option<usize> {
+    let chosen = || number("SWARM_DEEP").unwrap_or(0);
+    let turn = || turn_at(name, alternatives, chosen());
+    (!all_are_deep()).then(turn)
+}
+
+fn turn_at(name: &str, alternatives: usize, number: u64) -> usize {
+    let all = alternatives.max(1) as u64;
+    ((xxh3_64(name.as_bytes()) % all + number % all) % all) as usize
+}
+
 /// One in this many points of an operation is [played](is_played).
 const ONE_POINT_IN: u64 = 3;
 
@@ -139,6 +155,18 @@ mod tests {
         for race in ["move against move", "two proposers", ""] {
             let chosen = |from: u64| (from..from + ONE_IN).filter(|&n| is_chosen(race, n)).count();
             assert_eq!((chosen(0), chosen(1_000_003)), (1, 1), "{race}");
+        }
+    }
+
+    #[test]
+    fn as_many_numbers_as_there_are_alternatives_choose_each_of_them_once() {
+        for alternatives in 1..5 {
+            let mut turns: std::vec::Vec<usize> = (7..)
+                .take(alternatives)
+                .map(|n| turn_at("move against move", alternatives, n))
+                .collect();
+            turns.sort_unstable();
+            assert_eq!(turns, std::vec::Vec::from_iter(0..alternatives));
         }
     }
 }

@@ -5,7 +5,7 @@
 //! or both where the node is gone from the beginning. Clients that hold a lock, or meet at a barrier.
 //!
 //! `SWARM_DEEP` chooses within which bounds races are explored as deep as that; where it does not, only one thing goes
-//! wrong: see [`is_race_deep`]. `SWARM_SURPRISES` and `SWARM_EXPLORED` take the place of the bounds: see [`explore_or_panic`].
+//! wrong, a surprise, a node or a client, by turns: see [`is_race_deep`] and [`turn`]. `SWARM_SURPRISES` and `SWARM_EXPLORED` take the place of the bounds: see [`explore_or_panic`].
 
 mod changes;
 mod midst;
@@ -26,7 +26,7 @@ use swarm_core::sim::deaths::die_everywhere;
 use swarm_core::sim::explore::{
     Bounds, LoneClock, Race, StepSize, digest, explore_or_panic, is_race_deep,
 };
-use swarm_core::sim::seeds::is_deep;
+use swarm_core::sim::seeds::{is_deep, turn};
 use swarm_core::sim::{Setup, Sim};
 use swarm_kv_long::domain;
 use swarm_kv_long::store_sim_common::{self, Line, Lives, Story, of_six_keys, options};
@@ -283,12 +283,17 @@ fn check_outcome(
 }
 
 /// Explores a race chain by chain, up to each of these depths. Of those with more than one thing that goes wrong, each is
-/// explored where it is its turn to be explored deep; unless all are, also one thing goes wrong.
+/// explored where it is its turn to be explored deep; unless all are, also one thing goes wrong. Which one that is, is
+/// another one in each run, unless `SWARM_DEEP` is `all`.
 fn explore_each(name: &str, depths: &[Depth], begin: impl Fn() -> Race) {
     let (deep, others): (Vec<Depth>, Vec<Depth>) =
         depths.iter().partition(|depth| depth.things() > 1);
     let all = explore_deep(name, &deep, &begin) == deep.len();
-    for depth in if all { &others } else { OF_MANY_STEPS } {
+    let others = if all { &others } else { OF_MANY_STEPS };
+    let turn = turn(name, others.len());
+    let chosen =
+        others.iter().enumerate().filter(|(kind, _)| turn.is_none_or(|turn| turn == *kind));
+    for (_, depth) in chosen {
         explore_or_panic(name, depth.bounds(StepSize::Chain), &begin);
     }
 }
