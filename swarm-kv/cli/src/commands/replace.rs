@@ -49,7 +49,7 @@ pub(crate) fn run(args: &ReplaceArgs, json: bool) -> Result<Answer, Failure> {
                 bar.set_position(now.done);
                 bar.set_message(count(now.keys, "key"));
                 // The filling may begin again.
-                let before = if now.done < filled.done { 0 } else { filled.keys };
+                let before = if now.done > filled.done { filled.keys } else { 0 };
                 pace.keep(now.keys - before, || {});
                 filled = now;
             }
