@@ -275,7 +275,7 @@ fn write_of<F: Fabric, C: Clock>(
     }
     let cost = 8 * (copy.head.len() + 1 + register::STATE_WORDS) + copy.tail.len();
     // Home is outside the loop: with three nodes the loop then has one iteration and is unrolled.
-    let followed = match raise(group, register, (w, copy), 0, n) {
+    let followed = match raise(group, register, (w, copy), (0, ring.gap), n) {
         Ok(others) => others,
         Err(own) => {
             register.own = gave_up(group, (register.place, register.own), w, (0, 0, own), cost);
@@ -283,7 +283,7 @@ fn write_of<F: Fabric, C: Clock>(
         }
     };
     for step in 1..n / 2 + 1 {
-        if let Err(own) = raise(group, register, (w, copy), step + ring.gap, n) {
+        if let Err(own) = raise(group, register, (w, copy), (step, ring.gap), n) {
             let before = (register.place, register.own);
             register.own = gave_up(group, before, w, (step, ring.gap, own), cost);
             return false;
@@ -310,8 +310,19 @@ fn write_of<F: Fabric, C: Clock>(
     true
 }
 
-/// Does WRITE, CAS and READ at the node `step` places after home. Returns the largest stamp in
-/// other clients' slots if the guess proved fresh there.
+/// Returns where a buffer lies at `node`, which is number `step` of those used and holds it.
+#[inline(always)]
+fn copy_at(site: &ReplicaSet, node: NodeId, (step, gap): (usize, usize), n: usize) -> Address {
+    let place = &site.place;
+    if n == 3 && gap == 0 {
+        // M3: if a node has no copy it is the one before home.
+        return Address(place.elsewhere + (1 - step) as u64 * u64::from(place.stride));
+    }
+    place.at(node, n)
+}
+
+/// Does WRITE, CAS and READ at node number `step` of those used, of which the second is `gap` places
+/// further on. Returns the largest stamp in other clients' slots if the guess proved fresh there.
 ///
 /// # Errors
 /// It did not: what this client's own slot holds, if the register is there.
@@ -320,12 +331,12 @@ fn raise<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     register: &Register,
     (w, copy): (Stamp, Copy<'_>),
-    step: usize,
+    (step, gap): (usize, usize),
     n: usize,
 ) -> Result<Stamp, Option<Stamp>> {
-    let (node, at) = replica(&register.place, step, n);
+    let (node, at) = replica(&register.place, if step == 0 { 0 } else { step + gap }, n);
     let (slot, expected) = (group.slot(), register.own.at(node));
-    let from = copy.site.place.at(node, n).plus(copy.from);
+    let from = copy_at(&copy.site, node, (step, gap), n).plus(copy.from);
     let store = Store { at: from, head: copy.head, tail: copy.tail };
     let swap = Swap { at: at.plus(slot), expect: expected.0, new: expected.max(w).0 };
     let done = group.fabric().write_cas_load::<{ register::STATE_WORDS }>(node, store, swap, at);

@@ -113,7 +113,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             .heap
             .reclaimer
             .object_index(before[0], |entry| self.group.fabric().prefetch_local(entry));
-        let site = self.heap.reclaimer.site(&taken);
+        let site = taken.site(self.group.placement());
         let written = P::try_write(&self.group, register, write, &site, &mut posted);
         if written == Some(Written::Done) && !outgrown(register, value.len()) {
             self.wrote_now(hash, register, &taken, (before, object_index));

@@ -105,9 +105,20 @@ pub(crate) struct ObjectIndex {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
     pub(in crate::heap) buffer: Pointer,
-    /// A word from which its [replica set](ObjectTables::site) is computed.
+    /// A word from which its [replica set](Self::site) is computed.
     at: u64,
     pub(in crate::heap) object_index: ObjectIndex,
+}
+
+impl Found {
+    /// Returns the buffer's replica set.
+    #[inline(always)]
+    pub(in crate::heap) fn site(&self, placement: &Placement) -> ReplicaSet {
+        match placement.part() {
+            Some(_) => placement.all_but_one_set(self.buffer, self.object_index.absent, self.at),
+            None => placement.site(self.buffer),
+        }
+    }
 }
 
 /// The objects of one chunk, or of a run.
@@ -350,15 +361,9 @@ impl ObjectTables {
         Some(Found { buffer, at: 0, object_index: object_index(chunk, index, NodeId(0)) })
     }
 
-    /// Returns the replica set of such a buffer.
-    #[inline(always)]
-    pub(in crate::heap) fn site(&self, found: &Found) -> ReplicaSet {
-        match self.buffers.part() {
-            Some(_) => {
-                self.buffers.all_but_one_set(found.buffer, found.object_index.absent, found.at)
-            }
-            None => self.buffers.site(found.buffer),
-        }
+    /// Returns how nodes share buffers.
+    pub(in crate::heap) fn placement(&self) -> &Placement {
+        &self.buffers
     }
 
     /// Returns the granule within its chunk at which an object begins, where that is the same at

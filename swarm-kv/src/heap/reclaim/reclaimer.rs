@@ -12,7 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
 
-use swarm_core::layout::{Geometry, ReplicaSet};
+use swarm_core::layout::{Geometry, Placement, ReplicaSet};
 use swarm_core::node::{MAX_NODES, NodeId};
 use swarm_core::words::Pointer;
 
@@ -36,6 +36,15 @@ impl Taken {
     /// Returns a buffer of which only the pointer is known.
     pub(crate) fn new(buffer: Pointer) -> Self {
         Self { buffer, found: None }
+    }
+
+    /// Returns where it lies.
+    #[inline(always)]
+    pub(crate) fn site(&self, placement: &Placement) -> ReplicaSet {
+        match &self.found {
+            Some(found) => found.site(placement),
+            None => placement.site(self.buffer),
+        }
     }
 
     pub(super) fn object_index(&self) -> Option<ObjectIndex> {
@@ -133,18 +142,9 @@ impl Reclaimer {
         let mut free_lists = self.free_lists.borrow_mut();
         let free_list = self.free_list_in(&mut free_lists, kind)?;
         let found = free_list.take_found(&tables, |next| {
-            expect(&tables.site(next), tables.get(next.object_index));
+            expect(&next.site(tables.placement()), tables.get(next.object_index));
         })?;
         Some(Taken { buffer: found.buffer, found: Some(found) })
-    }
-
-    /// Returns where a buffer that was taken lies.
-    #[inline(always)]
-    pub(crate) fn site(&self, taken: &Taken) -> ReplicaSet {
-        match &taken.found {
-            Some(found) => self.tables.borrow().site(found),
-            None => self.geometry.placement().site(taken.buffer),
-        }
     }
 
     /// Takes a reclaimed object that is zeroed or was never used.

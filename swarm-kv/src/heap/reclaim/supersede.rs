@@ -87,7 +87,8 @@ impl Reclaimer {
 
     /// Records that a write of `buffer` to `register` is complete, with the stamp `after`. Retires
     /// the buffers of the earlier stamps in `before` that this client owns. Callers may pass where
-    /// the states are, of the buffer and of the one that the first stamp in `before` names.
+    /// the states are, of the buffer and of the one that the first stamp in `before` names. Returns
+    /// `false` if `after` is not the buffer's stamp: then nothing is recorded.
     #[inline(always)]
     pub(in crate::heap) fn wrote(
         &self,
@@ -95,14 +96,14 @@ impl Reclaimer {
         (buffer, after, object_index): (Pointer, Stamp, Option<ObjectIndex>),
         (before, index_before): ([Stamp; 2], Option<ObjectIndex>),
         epoch: impl Fn() -> u64,
-    ) {
+    ) -> bool {
         let format = self.geometry.format;
         // Another client's stamp in the client's own stamp slot does not show how late this write
         // is. Taking it for this write's would retire nothing too early, as the write is complete.
         // But the object table would name a timestamp that the buffer never held, and leave the
         // buffer to a GC cycle.
         if format.pointer(after) != buffer {
-            return;
+            return false;
         }
         let mut tables = self.tables.borrow_mut();
         let own = register.place.pointer.0;
@@ -111,10 +112,12 @@ impl Reclaimer {
             *object = ObjectState::holds(entry(after));
         }
         let [latest, largest] = before;
+        let after = (after, buffer);
         self.supersede(&mut tables, (latest, index_before), after, entry(latest), &epoch);
         if largest.0 != latest.0 {
             self.supersede(&mut tables, (largest, None), after, entry(largest), &epoch);
         }
+        true
     }
 
     /// The same for a buffer that was just [taken](Self::take_now); marks it as handed out at the
@@ -127,11 +130,10 @@ impl Reclaimer {
         before: ([Stamp; 2], Option<ObjectIndex>),
         epoch: impl Fn() -> u64,
     ) {
-        let after = register.own_stamp();
-        if self.geometry.format.pointer(after) != taken.buffer {
-            return self.handed_out(taken.buffer);
+        let after = (taken.buffer, register.own_stamp(), taken.object_index());
+        if !self.wrote(register, after, before, epoch) {
+            self.handed_out(taken.buffer);
         }
-        self.wrote(register, (taken.buffer, after, taken.object_index()), before, epoch);
     }
 
     /// Returns the register to which the buffer that `stamp` names holds a write of that timestamp,
@@ -180,19 +182,20 @@ impl Reclaimer {
         }
     }
 
-    /// Retires the buffer that `stamp` names, if it is this client's and still holds that write.
+    /// Retires the buffer that `stamp` names, if it is this client's and still holds that write, which that
+    /// of `buffer` has superseded.
     #[inline(always)]
     fn supersede(
         &self,
         tables: &mut ObjectTables,
         (stamp, object_index): (Stamp, Option<ObjectIndex>),
-        after: Stamp,
+        (after, buffer): (Stamp, Pointer),
         entry: u64,
         epoch: impl Fn() -> u64,
     ) {
         let format = self.geometry.format;
         let old = format.pointer(stamp);
-        if old.is_null() || old == format.pointer(after) || stamp >= after {
+        if old.is_null() || old == buffer || stamp >= after {
             return;
         }
         let Some((object, kind)) = tables.at_or_of(object_index, old) else { return };
