@@ -46,6 +46,14 @@ struct Ring {
     gap: usize,
 }
 
+impl Ring {
+    /// Returns how many places after home the node number `step` of those used is.
+    #[inline(always)]
+    fn past_home(self, step: usize) -> usize {
+        if step == 0 { 0 } else { step + self.gap }
+    }
+}
+
 /// Returns home and the nodes that follow it, if the fabric is synchronous and no node is suspected:
 /// then their addresses take no decision.
 #[inline(always)]
@@ -167,7 +175,7 @@ fn read_of<'f, F: Fabric, C: Clock>(
     let reply = fabric.fetch(place.home, Address(place.at_home), words);
     let (mut shown, mut all_have_it) = ([Stamp::EMPTY; MAJORITY], true);
     for (step, shown) in (1..n / 2 + 1).zip(&mut shown[1..]) {
-        let (node, at) = replica(place, step + ring.gap, n);
+        let (node, at) = replica(place, ring.past_home(step), n);
         let read = fabric.load::<{ register::STATE_WORDS }>(node, at);
         match read.and_then(|read| state(&read, identity)) {
             Some(stamp) => *shown = stamp,
@@ -200,8 +208,7 @@ fn read_of<'f, F: Fabric, C: Clock>(
 fn weak<R>(place: Location, ring: Ring, shown: &[Stamp], reply: R) -> Option<WeakRead<R>> {
     let (mut votes, n) = (Votes::new(), 2 * shown.len() - 1);
     for (step, stamp) in shown.iter().enumerate() {
-        let step = if step == 0 { 0 } else { step + ring.gap };
-        votes.count(replica(&place, step, n).0, *stamp);
+        votes.count(replica(&place, ring.past_home(step), n).0, *stamp);
     }
     let (max, holders, missing) = (votes.largest().ok()?, votes.holders, NodeSet::EMPTY);
     Some(WeakRead {
@@ -275,17 +282,18 @@ fn write_of<F: Fabric, C: Clock>(
     }
     let cost = 8 * (copy.head.len() + 1 + register::STATE_WORDS) + copy.tail.len();
     // Home is outside the loop: with three nodes the loop then has one iteration and is unrolled.
-    let followed = match raise(group, register, (w, copy), (0, ring.gap), n) {
+    let followed = match raise(group, register, (w, copy), (ring, 0), n) {
         Ok(others) => others,
         Err(own) => {
-            register.own = gave_up(group, (register.place, register.own), w, (0, 0, own), cost);
+            let before = (register.place, register.own);
+            register.own = gave_up(group, before, w, (ring, 0, own), cost);
             return false;
         }
     };
     for step in 1..n / 2 + 1 {
-        if let Err(own) = raise(group, register, (w, copy), (step, ring.gap), n) {
+        if let Err(own) = raise(group, register, (w, copy), (ring, step), n) {
             let before = (register.place, register.own);
-            register.own = gave_up(group, before, w, (step, ring.gap, own), cost);
+            register.own = gave_up(group, before, w, (ring, step, own), cost);
             return false;
         }
     }
@@ -300,7 +308,7 @@ fn write_of<F: Fabric, C: Clock>(
     let store = Store { at: at.plus(register::IN_PLACE), head: &head, tail };
     fabric.write_cas(place.home, Some(store), verify(at));
     for step in 1..n / 2 + 1 {
-        let (node, at) = replica(&place, step + ring.gap, n);
+        let (node, at) = replica(&place, ring.past_home(step), n);
         fabric.write_cas(node, None, verify(at));
     }
     register.own.is_at(stamp, ring.nodes);
@@ -312,17 +320,17 @@ fn write_of<F: Fabric, C: Clock>(
 
 /// Returns where a buffer lies at `node`, which is number `step` of those used and holds it.
 #[inline(always)]
-fn copy_at(site: &ReplicaSet, node: NodeId, (step, gap): (usize, usize), n: usize) -> Address {
+fn copy_at(site: &ReplicaSet, node: NodeId, (ring, step): (Ring, usize), n: usize) -> Address {
     let place = &site.place;
-    if n == 3 && gap == 0 {
+    if n == 3 && ring.gap == 0 {
         // M3: if a node has no copy it is the one before home.
         return Address(place.elsewhere + (1 - step) as u64 * u64::from(place.stride));
     }
     place.at(node, n)
 }
 
-/// Does WRITE, CAS and READ at node number `step` of those used, of which the second is `gap` places
-/// further on. Returns the largest stamp in other clients' slots if the guess proved fresh there.
+/// Does WRITE, CAS and READ at node number `step` of those used. Returns the largest stamp in other
+/// clients' slots if the guess proved fresh there.
 ///
 /// # Errors
 /// It did not: what this client's own slot holds, if the register is there.
@@ -331,12 +339,12 @@ fn raise<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     register: &Register,
     (w, copy): (Stamp, Copy<'_>),
-    (step, gap): (usize, usize),
+    (ring, step): (Ring, usize),
     n: usize,
 ) -> Result<Stamp, Option<Stamp>> {
-    let (node, at) = replica(&register.place, if step == 0 { 0 } else { step + gap }, n);
+    let (node, at) = replica(&register.place, ring.past_home(step), n);
     let (slot, expected) = (group.slot(), register.own.at(node));
-    let from = copy_at(&copy.site, node, (step, gap), n).plus(copy.from);
+    let from = copy_at(&copy.site, node, (ring, step), n).plus(copy.from);
     let store = Store { at: from, head: copy.head, tail: copy.tail };
     let swap = Swap { at: at.plus(slot), expect: expected.0, new: expected.max(w).0 };
     let done = group.fabric().write_cas_load::<{ register::STATE_WORDS }>(node, store, swap, at);
@@ -360,11 +368,11 @@ fn gave_up<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     (place, mut before): (Location, Own),
     w: Stamp,
-    (step, gap, own): (usize, usize, Option<Stamp>),
+    (ring, step, own): (Ring, usize, Option<Stamp>),
     cost: usize,
 ) -> Own {
     let n = group.nodes();
-    let node = |step| replica(&place, if step == 0 { 0 } else { step + gap }, n).0;
+    let node = |step| replica(&place, ring.past_home(step), n).0;
     for earlier in 0..step {
         before.saw(node(earlier), w);
     }

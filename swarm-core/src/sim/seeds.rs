@@ -79,23 +79,27 @@ fn all_are_deep() -> bool {
 }
 
 fn is_chosen(race: &str, number: u64) -> bool {
-    (xxh3_64(race.as_bytes()) % ONE_IN + number % ONE_IN).is_multiple_of(ONE_IN)
+    turn_at(race, ONE_IN, number) == 0
 }
 
-/// Returns which of so many alternatives it is the turn of, of what is tried under this name: each number in
-/// `SWARM_DEEP` chooses others. `None` for all of them, if it is `all`.
+/// Returns the one of these alternatives whose turn it is, of what is tried under this name, or all if
+/// `SWARM_DEEP` is `all`. Numbers that follow each other choose one after the other; without a number it is
+/// always the same.
 ///
 /// # Panics
 /// If it is something else.
-pub fn turn(name: &str, alternatives: usize) -> Option<usize> {
-    let chosen = || number("SWARM_DEEP").unwrap_or(0);
-    let turn = || turn_at(name, alternatives, chosen());
-    (!all_are_deep()).then(turn)
+pub fn turn<'a, T>(name: &str, alternatives: &'a [T]) -> &'a [T] {
+    if all_are_deep() || alternatives.is_empty() {
+        return alternatives;
+    }
+    let number = number("SWARM_DEEP").unwrap_or(0);
+    let turn = turn_at(name, alternatives.len() as u64, number) as usize;
+    &alternatives[turn..=turn]
 }
 
-fn turn_at(name: &str, alternatives: usize, number: u64) -> usize {
-    let all = alternatives.max(1) as u64;
-    ((xxh3_64(name.as_bytes()) % all + number % all) % all) as usize
+/// Returns a number below `count`, by which so many numbers that follow each other choose each once.
+fn turn_at(name: &str, count: u64, number: u64) -> u64 {
+    (xxh3_64(name.as_bytes()) % count + number % count) % count
 }
 
 /// One in this many points of an operation is [played](is_played).
@@ -161,10 +165,8 @@ mod tests {
     #[test]
     fn as_many_numbers_as_there_are_alternatives_choose_each_of_them_once() {
         for alternatives in 1..5 {
-            let mut turns: std::vec::Vec<usize> = (7..)
-                .take(alternatives)
-                .map(|n| turn_at("move against move", alternatives, n))
-                .collect();
+            let turn = |number| turn_at("move against move", alternatives, number);
+            let mut turns: std::vec::Vec<u64> = (7..7 + alternatives).map(turn).collect();
             turns.sort_unstable();
             assert_eq!(turns, std::vec::Vec::from_iter(0..alternatives));
         }

@@ -5,7 +5,8 @@
 //! or both where the node is gone from the beginning. Clients that hold a lock, or meet at a barrier.
 //!
 //! `SWARM_DEEP` chooses within which bounds races are explored as deep as that; where it does not, only one thing goes
-//! wrong, a surprise, a node or a client, by turns: see [`is_race_deep`] and [`turn`]. `SWARM_SURPRISES` and `SWARM_EXPLORED` take the place of the bounds: see [`explore_or_panic`].
+//! wrong, a surprise, a node or a client, by turns: see [`is_race_deep`] and [`turn`]. `SWARM_SURPRISES` and
+//! `SWARM_EXPLORED` take the place of the bounds: see [`explore_or_panic`].
 
 mod changes;
 mod midst;
@@ -283,17 +284,13 @@ fn check_outcome(
 }
 
 /// Explores a race chain by chain, up to each of these depths. Of those with more than one thing that goes wrong, each is
-/// explored where it is its turn to be explored deep; unless all are, also one thing goes wrong. Which one that is, is
-/// another one in each run, unless `SWARM_DEEP` is `all`.
+/// explored where it is its turn to be explored deep; unless all are, also one thing goes wrong: the one whose
+/// [turn] it is.
 fn explore_each(name: &str, depths: &[Depth], begin: impl Fn() -> Race) {
     let (deep, others): (Vec<Depth>, Vec<Depth>) =
         depths.iter().partition(|depth| depth.things() > 1);
     let all = explore_deep(name, &deep, &begin) == deep.len();
-    let others = if all { &others } else { OF_MANY_STEPS };
-    let turn = turn(name, others.len());
-    let chosen =
-        others.iter().enumerate().filter(|(kind, _)| turn.is_none_or(|turn| turn == *kind));
-    for (_, depth) in chosen {
+    for depth in turn(name, if all { &others[..] } else { OF_MANY_STEPS }) {
         explore_or_panic(name, depth.bounds(StepSize::Chain), &begin);
     }
 }

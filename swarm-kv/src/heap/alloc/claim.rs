@@ -380,7 +380,7 @@ mod tests {
     use swarm_core::fabric::Verb;
 
     use super::*;
-    use crate::heap::tests::{Watched, alone, raise, still};
+    use crate::heap::tests::{Watched, alone, raise, still, use_up_bootstrap_records};
     use crate::runtime::block_on::block_on;
 
     /// While a client reads the map, another client takes its chunks over, and the reader observes
@@ -431,7 +431,7 @@ mod tests {
     #[test]
     fn a_client_without_a_record_to_claim_with_does_not_call_the_pool_full() {
         let (group, heap) = alone();
-        raise(&group, heap.geometry.bootstrap_counter(0), BOOTSTRAP_RECORDS);
+        use_up_bootstrap_records(&group, &heap.geometry, 0);
         let refused = |heap: &Heap, kind| loop {
             match block_on(heap.allocate(&group, kind, Purpose::Insert)) {
                 Ok(_) => {}

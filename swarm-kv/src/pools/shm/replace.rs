@@ -10,7 +10,7 @@ use swarm_core::register::Protocol;
 use swarm_shm::{Pool, ReplaceOptions, Replacement, ShmFabric};
 
 use super::Client;
-use crate::error::{Error, Shortage};
+use crate::error::Error;
 use crate::ops::replace::{Membership, ReplaceError, ReplaceStep};
 use crate::runtime::block_on::block_on;
 
@@ -33,7 +33,7 @@ const CLIENTS: usize = 4;
 /// of [its own](Pool::replace) and a client that `open` opens.
 ///
 /// To move a key on that was left half-way takes memory. Clients that died may have left that client's slot
-/// without a record to [claim](Shortage::cannot_claim) any with, and no records are reclaimed while
+/// without a record to [claim](crate::Shortage::cannot_claim) any with, and no records are reclaimed while
 /// a node is lost. Then this client keeps its slot, and a replacement begins anew with another one. So
 /// `goes_on` may see the filling begin again.
 ///
@@ -50,12 +50,12 @@ pub fn replace_node<P: Protocol, F: Fabric>(
     loop {
         let replacement = pool.replace(node, options).map_err(NotReplaced::Files)?;
         let client = open().map_err(NotReplaced::Files)?;
-        let ended = replace(&replacement, &client, goes_on);
-        if !matches!(&ended, Err(error) if error.is_of_the_client()) || unable.len() + 1 == CLIENTS
-        {
-            return ended;
+        match replace(&replacement, &client, goes_on) {
+            Err(error) if error.is_of_the_client() && unable.len() + 1 < CLIENTS => {
+                unable.push(client);
+            }
+            ended => return ended,
         }
-        unable.push(client);
     }
 }
 
@@ -63,7 +63,7 @@ impl NotReplaced {
     /// Whether it failed for want of memory that another client may claim.
     fn is_of_the_client(&self) -> bool {
         let Self::Steps(ReplaceError::Failed(Error::Full(shortage))) = self else { return false };
-        matches!(shortage, Shortage { cannot_claim: true, .. })
+        shortage.cannot_claim
     }
 }
 
