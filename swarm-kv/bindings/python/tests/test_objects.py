@@ -277,8 +277,10 @@ def test_other_threads_run_while_one_waits(db, other):
     waits.join()
 
 
+# What a shell begins in the background ignores SIGINT, and so does what that begins, unless it says otherwise.
 WAITER = """
-import sys, swarm
+import signal, sys, swarm
+signal.signal(signal.SIGINT, signal.default_int_handler)
 with swarm.open(sys.argv[1]) as db:
     print("waits", flush=True)
     db.lock(b"lock").acquire()
