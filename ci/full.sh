@@ -19,7 +19,7 @@ if [[ $# -eq 0 && -z "$(git status --porcelain)" ]]; then
 fi
 
 # What takes longest builds in folders of its own, and goes on beside all other steps.
-begin mutations env SWARM_SCHEDULES=20001 ci/mutate.sh --kept "${kept:-$scratch}/caught"
+begin mutations env SWARM_SCHEDULES=20001 ci/mutate.sh --kept "${kept:-$scratch/kept}"
 step "package (the crates can be published)" cargo package --quiet --workspace --locked --no-verify
 step "test (the README's second command)" env SWARM_RIGHTS_REQUIRED=1 cargo test --locked
 step "races (as deep as they go, and stories at each point of an operation)" races

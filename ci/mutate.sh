@@ -6,8 +6,8 @@
 #   ci/mutate.sh --lot N            one mutation in twenty-four, each number others
 #   ci/mutate.sh [--lot N] --tested   the same, where all tests have just passed: the checks need not
 #                                   show once more that they do without any
-#   ci/mutate.sh --kept FILE        without those that FILE names, as they were caught before; adds to
-#                                   it what is caught
+#   ci/mutate.sh --kept FOLDER      without what an earlier run at this commit has noted in FOLDER:
+#                                   mutations that were caught, checks that pass without any
 #   SWARM_SCHEDULES=300000 ci/mutate.sh
 #
 # A mutation is a patch in swarm-*/tests/mutations: what it breaks, which checks catch it (`caught
@@ -35,11 +35,19 @@ if [[ "${1:-}" == --tested ]]; then
     tested=yes
     shift
 fi
-kept=/dev/null
+kept=
 if [[ "${1:-}" == --kept ]]; then
-    kept="$(realpath -m "${2:?a file}")"
+    kept="$(realpath -m "${2:?a folder}")"
     shift 2
+    if [[ -n $lot || $# -gt 0 ]]; then
+        echo "only what a run of every mutation notes can be left out: --kept goes without --lot and names" >&2
+        exit 2
+    fi
+    mkdir -p "$kept"
 fi
+# Notes $2 for later runs as `caught` or `sound`; whether an earlier one has.
+keep() { [[ -z $kept ]] || echo "$2" >> "$kept/$1"; }
+was_kept() { [[ -n $kept ]] && grep -qxF "$2" "$kept/$1" 2> /dev/null; }
 usual="${SWARM_SCHEDULES:-20000}"
 if ! [[ "$usual" =~ ^[1-9][0-9]{0,9}$ ]]; then
     echo "SWARM_SCHEDULES is a number of schedules, not $usual" >&2
@@ -129,6 +137,7 @@ names() {
 # Check number $1 passes without any mutation: a quarter of the schedules, most mutations show in fewer.
 sound() {
     local crate test only at=$SECONDS
+    was_kept sound "${checks[$1]}" && return
     read -r crate test <<< "${checks[$1]}"
     readarray -t only < <(names "$crate" "$test")
     if ! build "$crate" "$test" > "$log" 2>&1 \
@@ -137,6 +146,7 @@ sound() {
         echo "FAILED: $crate $test, with no mutation at all" >&2
         return 1
     fi
+    keep sound "${checks[$1]}"
     echo "  $crate $test, $((SECONDS - at)) s"
 }
 
@@ -166,7 +176,7 @@ mutate() {
     git -C "$tree" apply -R "$patch"
     if [[ $result == caught* ]]; then
         echo "$name" >> "$scratch/caught"
-        echo "$name" >> "$kept"
+        keep caught "$name"
     else
         echo "$name: $result: $(head -1 "$patch")" >> "$scratch/bad"
         cp "$log" "$scratch/$name.log"
@@ -235,7 +245,7 @@ chosen() {
             continue
         elif [[ $# -eq 0 ]] && is_rare "$patch"; then
             echo "left to a larger budget, or to be named: $name" >&2
-        elif [[ $# -eq 0 ]] && grep -qxF "$name" "$kept" 2> /dev/null; then
+        elif [[ $# -eq 0 ]] && was_kept caught "$name"; then
             continue
         elif [[ $# -eq 0 || " $* " == *" $name "* ]]; then
             echo "$PWD/$patch"
@@ -253,8 +263,8 @@ for patch in swarm-*/tests/mutations/*.patch; do
 done
 [[ $rotten -eq 0 ]] || exit 1
 readarray -t patches < <(chosen "$@")
-if [[ $# -eq 0 && ${#patches[@]} -eq 0 && -s $kept ]]; then
-    echo "all $(wc -l < "$kept") mutations were caught before"
+if [[ $# -eq 0 && ${#patches[@]} -eq 0 && -n $kept && -s "$kept/caught" ]]; then
+    echo "all $(wc -l < "$kept/caught") mutations were caught before"
     exit 0
 fi
 if [[ ${#patches[@]} -eq 0 || $# -gt ${#patches[@]} ]]; then
@@ -308,7 +318,7 @@ if [[ ${#checks[@]} -gt 0 ]]; then
 fi
 share mutate "${#patches[@]}"
 echo "$(wc -l < "$scratch/caught") of ${#patches[@]} mutations caught, in $((SECONDS - began)) s"
-if [[ -s $kept ]]; then echo "with those that were caught before, $(wc -l < "$kept")"; fi
+if [[ -n $kept && -s "$kept/caught" ]]; then echo "with those that were caught before, $(wc -l < "$kept/caught")"; fi
 if [[ -s "$scratch/bad" ]]; then
     sed 's/^/NOT CAUGHT: /' "$scratch/bad" >&2
     exit 1
