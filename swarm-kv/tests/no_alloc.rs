@@ -141,7 +141,7 @@ fn futures_of_the_common_operations_are_small() {
 fn cached_futures_allocate_nothing() {
     let dir = directory();
     let client = warm_client(dir.path());
-    let mut updates = 0;
+    let mut anew = 0;
     for number in 0..OPERATIONS {
         let (key, value) = (key(number % KEYS), [number as u8; 64]);
         let updated = block_on(client.update(&key, &value));
@@ -153,10 +153,11 @@ fn cached_futures_allocate_nothing() {
         assert_eq!(ALLOCATIONS.get(), before, "get number {number} allocated");
         let before = ALLOCATIONS.get();
         assert_eq!(block_on(client.update(&key, &value)), Ok(true));
-        updates += u64::from(ALLOCATIONS.get() == before);
+        anew += usize::from(ALLOCATIONS.get() != before);
     }
-    // The others had to search for memory.
-    assert!(updates >= OPERATIONS * 9 / 10, "{updates} updates allocated nothing");
+    // As for the blocking ones, below; another update precedes each of these. One in 511 of both opens another chunk.
+    let most = 2 * 3 * OPERATIONS as usize / 256 + 2 * OPERATIONS as usize / 511;
+    assert!(anew <= most, "{anew} of {OPERATIONS} updates allocated");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::task::{Context, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
@@ -311,10 +311,14 @@ fn names(before: &[u8], now: &[u8], what: &[u8]) -> bool {
     pages.map(|(_, now)| now).any(|page| page.windows(what.len()).any(|bytes| bytes == what))
 }
 
+/// One after the other, they take at least twenty-one roundtrips, whatever the machine does.
 #[test]
-fn a_batch_of_gets_takes_one_roundtrip() {
+fn the_gets_of_a_batch_share_their_roundtrips() {
+    const RTT: Duration = Duration::from_millis(2);
     let test = pool(16 << 20);
-    let client = open(&test);
+    let rtt_ns = RTT.as_nanos() as u64;
+    let client =
+        shm::open_emulated::<SafeGuess>(&test.pool, Options::default(), rtt_ns).expect("a slot");
     let store = client.blocking();
     for key in 0..20u8 {
         store.put(&[key], &[key; 10]).expect("put");
@@ -325,6 +329,12 @@ fn a_batch_of_gets_takes_one_roundtrip() {
         assert_eq!(values[usize::from(key)].as_deref(), Some(&[key; 10][..]));
     }
     assert!(values[20].is_none());
+    let took = || {
+        let began = Instant::now();
+        store.get_many(&keys).expect("get");
+        began.elapsed()
+    };
+    assert!((0..100).any(|_| took() < 10 * RTT), "each key has its own roundtrip");
 }
 
 #[test]
