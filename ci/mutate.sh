@@ -44,10 +44,11 @@ if [[ "${1:-}" == --kept ]]; then
         exit 2
     fi
     mkdir -p "$kept"
+    touch "$kept/caught" "$kept/sound"
 fi
 # Notes $2 for later runs as `caught` or `sound`; whether an earlier one has.
 keep() { [[ -z $kept ]] || echo "$2" >> "$kept/$1"; }
-was_kept() { [[ -n $kept ]] && grep -qxF "$2" "$kept/$1" 2> /dev/null; }
+was_kept() { [[ -n $kept ]] && grep -qxF "$2" "$kept/$1"; }
 usual="${SWARM_SCHEDULES:-20000}"
 if ! [[ "$usual" =~ ^[1-9][0-9]{0,9}$ ]]; then
     echo "SWARM_SCHEDULES is a number of schedules, not $usual" >&2
@@ -263,7 +264,7 @@ for patch in swarm-*/tests/mutations/*.patch; do
 done
 [[ $rotten -eq 0 ]] || exit 1
 readarray -t patches < <(chosen "$@")
-if [[ $# -eq 0 && ${#patches[@]} -eq 0 && -n $kept && -s "$kept/caught" ]]; then
+if [[ ${#patches[@]} -eq 0 && -n $kept ]]; then
     echo "all $(wc -l < "$kept/caught") mutations were caught before"
     exit 0
 fi
@@ -318,7 +319,7 @@ if [[ ${#checks[@]} -gt 0 ]]; then
 fi
 share mutate "${#patches[@]}"
 echo "$(wc -l < "$scratch/caught") of ${#patches[@]} mutations caught, in $((SECONDS - began)) s"
-if [[ -n $kept && -s "$kept/caught" ]]; then echo "with those that were caught before, $(wc -l < "$kept/caught")"; fi
+if [[ -n $kept ]]; then echo "with those that were caught before, $(wc -l < "$kept/caught")"; fi
 if [[ -s "$scratch/bad" ]]; then
     sed 's/^/NOT CAUGHT: /' "$scratch/bad" >&2
     exit 1

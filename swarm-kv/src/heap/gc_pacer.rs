@@ -199,3 +199,20 @@ impl Heap {
         self.growth.due.set(false);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::FIRST_WRITES;
+    use crate::heap::tests::alone;
+
+    /// A process that comes for one write would begin what it does not end, and so would the next one.
+    #[test]
+    fn a_client_of_few_writes_begins_no_collection() {
+        let (_group, heap) = alone();
+        heap.takes_vacant();
+        for number in 0..FIRST_WRITES {
+            assert!(!heap.is_gc_due(|| 0), "behind {number} other writes");
+        }
+        assert!(heap.is_gc_due(|| 0));
+    }
+}
