@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use swarm_core::baselines::{DmAbd, Raw};
 use swarm_core::clock::Clock;
+use swarm_core::error::Error;
 use swarm_core::fabric::counting::Counting;
 use swarm_core::fabric::loopback::Loopback;
 use swarm_core::layout::{Identity, Location, Shape, register};
@@ -14,7 +15,7 @@ use swarm_core::node::{Address, NodeId};
 use swarm_core::quorum::{Group, Session};
 use swarm_core::register::safe_guess::SafeGuess;
 use swarm_core::register::{Check, Found, Protocol, Register, Write, Written};
-use swarm_core::words::{GRANULE_WORDS, Incarnation, Pointer, WordFormat, WriteNumber};
+use swarm_core::words::{GRANULE_WORDS, Incarnation, Pointer, Stamp, WordFormat, WriteNumber};
 
 const FORMAT: WordFormat = WordFormat { pointer_bits: 22, tick_shift: 6 };
 const KEY: &[u8] = b"a key of 24 bytes length";
@@ -109,6 +110,27 @@ fn safe_guess_takes_one_roundtrip_each() {
             (Written::Done, 1)
         );
         assert_eq!(read::<SafeGuess>(&group, &mut register), (Some(value.to_vec()), 1));
+    }
+}
+
+/// A relocating client has frozen one replica, and perhaps another one that these clients do not ask: what it found
+/// there may be superseded elsewhere by now.
+#[test]
+fn a_client_whose_memory_is_near_uses_no_register_that_is_frozen_at_one_node() {
+    for (node, slot) in [(NodeId(1), 0), (NodeId(2), 0), (NodeId(1), 2), (NodeId(2), 2)] {
+        let nodes = Loopback::new(3, 1 << 16).near();
+        let mut register = register(&nodes);
+        let [writer, reader] = [0, 1].map(|id| client(&nodes, id, 1000));
+        assert_eq!(write::<SafeGuess>(&writer, &mut register, 100, b"old").0, Written::Done);
+        let at = register.place.at(node, 3).plus(register::SLOTS_AT + slot);
+        nodes.set_word(node, at, Stamp(nodes.word(node, at)).frozen().0);
+        let (mut others, mut seen) = (register, None);
+        let now = SafeGuess::try_read(&reader, &others, &mut seen);
+        assert!(now.is_none(), "{node}, slot {slot}");
+        let read = block_on(SafeGuess::read_on(&reader, &mut others, Check::Identity, seen));
+        assert_eq!(read.map(drop), Err(Error::Moved), "{node}, slot {slot}");
+        let written = write::<SafeGuess>(&writer, &mut register, 101, b"new").0;
+        assert!(matches!(written, Written::Moved(_)), "{node}, slot {slot}: {written:?}");
     }
 }
 
