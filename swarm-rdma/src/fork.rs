@@ -23,7 +23,7 @@ pub(crate) struct Origin(u64);
 
 impl Origin {
     /// Returns this process.
-    pub(crate) fn here() -> Self {
+    pub(crate) fn current() -> Self {
         static WATCHED: AtomicBool = AtomicBool::new(false);
         // Two threads may register the handler twice at the same time: a fork then counts as two.
         if !WATCHED.load(Ordering::Acquire) {

@@ -45,7 +45,7 @@ impl<T> Exchange<T> {
     }
 
     fn locked<R>(&self, act: impl FnOnce(&mut Arc<T>) -> R) -> R {
-        let own = Origin::here().number();
+        let own = Origin::current().number();
         loop {
             let holder = self.holder.load(Ordering::Relaxed);
             // Another thread of this process ends within a few instructions. No thread of this
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn a_child_finds_the_value_behind_its_parents_lock() {
         let shared = Exchange::new(7);
-        shared.holder.store(Origin::here().number() + 1000, Ordering::Relaxed);
+        shared.holder.store(Origin::current().number() + 1000, Ordering::Relaxed);
         assert_eq!(*shared.get(), 7);
         assert_eq!(shared.holder.load(Ordering::Relaxed), 0);
     }

@@ -55,7 +55,7 @@ pub struct Origin {
 
 impl Origin {
     /// Returns the origin of this process.
-    pub fn here() -> Self {
+    pub fn current() -> Self {
         let word = word();
         // Relaxed throughout: the word and the last number carry no other data. A child finds 0 in
         // the word, and draws no number that was drawn before it was made.
@@ -375,20 +375,20 @@ mod tests {
     #[test]
     fn a_child_knows_that_it_is_one() {
         for call in [fork, bare_clone] {
-            let parents = Origin::here();
+            let parents = Origin::current();
             let is_so = is_so_in_a_child(call, || {
-                let own = Origin::here();
+                let own = Origin::current();
                 let childs = own.number != parents.number && !own.is_elsewhere();
                 childs
                     && parents.is_elsewhere()
                     && is_so_in_a_child(call, || {
-                        let next = Origin::here();
+                        let next = Origin::current();
                         own.is_elsewhere() && parents.is_elsewhere() && !next.is_elsewhere()
                     })
             });
             assert!(is_so);
             assert!(!parents.is_elsewhere(), "it is where it was");
-            assert_eq!(Origin::here().number, parents.number);
+            assert_eq!(Origin::current().number, parents.number);
         }
     }
 

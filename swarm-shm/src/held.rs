@@ -20,7 +20,7 @@ pub(crate) struct Held {
 impl Held {
     pub(crate) fn new() -> Self {
         Self {
-            origin: Origin::here(),
+            origin: Origin::current(),
             slots: [const { AtomicU64::new(0) }; MAX_CLIENTS.div_ceil(64)],
         }
     }

@@ -103,7 +103,7 @@ pub use self::{
 pub use self::{
     events::{Standing, raise, standing},
     words::chain::{FIRST_WORD, clear, fetch, load, run, write_cas, write_cas_cas, write_cas_load},
-    words::epochs::{advance, enter, enter_beside, epoch, generation, leave, remain, renew},
+    words::epochs::{advance, epoch, generation, pin, pin_beside, remain, renew, unpin},
     words::sync::Word,
     words::waits::{any_wait, prepare, release},
 };

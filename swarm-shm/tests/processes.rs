@@ -556,7 +556,7 @@ static ENDED: AtomicUsize = AtomicUsize::new(0);
 fn clients_that_may_end_one_that_is_stopped_and_holds_the_epoch_up() {
     let (_dir, pool) = pool();
     let count = |_: &StoppedClient| _ = ENDED.fetch_add(1, Ordering::Relaxed);
-    let may = EvictStopped::after(Duration::from_millis(200)).telling(count);
+    let may = EvictStopped::after(Duration::from_millis(200)).reporting(count);
     let may = OpenOptions { evict_stopped: Some(may), ..OpenOptions::default() };
     let may = Pool::open(pool.path(), may).expect("it is there");
     let [mine, other] = [&may, &pool].map(|pool| pool.attach().expect("a free slot"));

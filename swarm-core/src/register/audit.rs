@@ -28,7 +28,7 @@ pub struct Audit {
     pub bad_headers: NodeSet,
     /// Nodes whose slots name the latest complete write, and whose copy of its value is not whole.
     pub bad_values: NodeSet,
-    /// Whether the copy in place says that it is that write's, and is not whole. Writers who put theirs there at the same time
+    /// Whether the copy in place says that it is that write's, and is not whole. Writers that put theirs there at the same time
     /// may leave it so; readers go by the buffer then, and mend it.
     pub is_torn_in_place: bool,
     /// Whether the latest write is not known to be complete at any node, or the register is being moved.

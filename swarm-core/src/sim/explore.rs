@@ -326,7 +326,7 @@ impl Play {
                 self.dead += 1;
                 sim.drop_tasks(racer);
                 (0..sim.nodes()).for_each(|node| sim.lose_chains(racer, NodeId(node as u8)));
-                sim.world().bury(racer);
+                sim.world().mark_dead(racer);
             }
         }
     }

@@ -4,7 +4,7 @@
 
 use core::ops::Range;
 use std::string::String;
-use std::{env, format, thread};
+use std::{env, eprintln, format, thread};
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -54,11 +54,53 @@ pub fn again(prefix: &str) -> String {
 /// The same for a program of cargo's, whose name ends in a hash, and a test that has its thread's
 /// name.
 fn command(prefix: &str, package: Option<&str>, program: &str, test: Option<&str>) -> String {
-    let package = package.map(|package| format!(" -p {package}")).unwrap_or_default();
     let program = program.rsplit_once('-').map_or(program, |(name, _)| name);
+    let target = match package {
+        Some(package) if program == package.replace('-', "_") => "--lib".into(),
+        _ => format!("--test {program}"),
+    };
+    let package = package.map(|package| format!(" -p {package}")).unwrap_or_default();
     let test =
         test.filter(|&name| name != "main").map(|name| format!(" {name}")).unwrap_or_default();
-    format!("{prefix} cargo test{package} --test {program}{test}")
+    format!("{prefix} cargo test{package} {target}{test}")
+}
+
+/// Returns the first `usual` seeds, or `SWARM_SEED` alone: for schedules of which there are never more.
+///
+/// # Panics
+/// If it is not a number.
+pub fn these_or_one(usual: u64) -> Range<u64> {
+    number("SWARM_SEED").map_or(0..usual, |seed| seed..seed + 1)
+}
+
+/// What a test is just playing. If the test panics, be it in a protocol that knows nothing of seeds, the
+/// command that plays it again is printed.
+#[must_use = "it is played for as long as this is there"]
+pub struct Playing(String);
+
+impl Playing {
+    /// The schedule of this seed.
+    pub fn seed(seed: u64) -> Self {
+        Self(format!("SWARM_SEED={seed}"))
+    }
+
+    /// The schedule of this seed, at each point of an operation.
+    pub fn seed_at_each_point(seed: u64) -> Self {
+        Self(format!("SWARM_DEEP=all SWARM_SEED={seed}"))
+    }
+
+    /// A story, at each point of an operation.
+    pub fn each_point() -> Self {
+        Self("SWARM_DEEP=all".into())
+    }
+}
+
+impl Drop for Playing {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("played again by `{}`", again(&self.0));
+        }
+    }
 }
 
 /// One in this many races is explored [deep](is_deep) if a number chooses.
@@ -120,6 +162,7 @@ pub fn is_played(point: usize) -> bool {
 /// it. Which points are played depends on the first: so stories of two points, of which the second begins at
 /// the first, are not always as far apart.
 pub fn until_over(points: Range<usize>, mut over: impl FnMut(usize) -> bool) -> Option<usize> {
+    let _playing = Playing::each_point();
     let first = points.start;
     let others = first / ONE_POINT_IN as usize;
     let is_played = |point| point == first || is_played(point - first + others);
@@ -140,6 +183,8 @@ mod tests {
             command("A=1", None, "cell_sim", Some("main")),
             "A=1 cargo test --test cell_sim"
         );
+        let unit = command("A=1", Some("swarm-core"), "swarm_core-0123", Some("cell::alone"));
+        assert_eq!(unit, "A=1 cargo test -p swarm-core --lib cell::alone");
     }
 
     #[test]

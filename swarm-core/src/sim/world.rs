@@ -527,7 +527,7 @@ impl World {
     }
 
     /// Marks a client as dead that has no pending chains.
-    pub(super) fn bury(&mut self, client: usize) {
+    pub(super) fn mark_dead(&mut self, client: usize) {
         self.clients[client].dead = true;
         self.log(|| Step::ClientCrash(client));
     }

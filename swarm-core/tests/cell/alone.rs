@@ -225,7 +225,7 @@ fn words_of_another_operations_round_make_a_view() {
 
 /// A split's children were created at two nodes when its proposer died.
 #[test]
-fn a_newborn_cell_is_brought_to_the_node_that_lacks_it() {
+fn a_just_created_cell_is_brought_to_the_node_that_lacks_it() {
     let (nodes, switches) = (Loopback::new(3, 1 << 15), HandSwitches::new());
     let (group, at) = (client(&nodes, &switches, 0), cell(0));
     let created = word(2, record(1), confirmed());

@@ -279,7 +279,7 @@ fn what_a_read_returns_is_committed() {
 /// A proposer's last chain is late. Meanwhile others completed its change, and the register that
 /// was created with it was written at that node. The late chain erases nothing.
 #[test]
-fn a_late_newborn_does_not_erase_what_came_after() {
+fn a_late_creation_does_not_erase_what_came_after() {
     let mut story = Story::new();
     let (first, outcome) = story.propose(R, true, LONG);
     story.sim.take_all(first, N0);
@@ -316,7 +316,7 @@ fn what_a_word_names_is_there() {
 
 /// As before, but the late chain is that of a client that adopted the record.
 #[test]
-fn a_late_copy_of_a_newborn_does_not_erase_what_came_after() {
+fn a_late_copy_of_a_creation_does_not_erase_what_came_after() {
     let mut story = Story::new();
     let (first, _) = story.propose(R, false, LONG);
     story.until(first, &[N0, N1], |story| story.is_promised(N1, 3));

@@ -21,7 +21,7 @@ use swarm_core::layout::{MAX_CLIENTS, SLOTS, buffer, register};
 use swarm_core::node::{Address, NodeId};
 use swarm_core::register::safe_guess::SafeGuess;
 use swarm_core::register::{Protocol, Write, Written};
-use swarm_core::sim::seeds::at_least_one;
+use swarm_core::sim::seeds::{Playing, at_least_one, these_or_one};
 use swarm_core::sim::{FaultRates, Outcome, Policy, Setup, Sim, SimFabric, Step, Trace, WordStep};
 use swarm_core::words::{LockMode, LockWord, Pointer, Stamp, StampFlags, Timestamp, WriteNumber};
 
@@ -154,6 +154,7 @@ fn larger(one: &mut OpCost, other: OpCost) {
 /// `writers` clients with different clocks write all the time, and one reads. The scheduler delays
 /// any of them, and starves some queue pairs.
 fn play(seed: u64, writers: usize, arms: Arms, largest: &Rc<RefCell<Largest>>) {
+    let _playing = Playing::seed(seed);
     let mut rng = Rng::with_seed(seed ^ 0xb0);
     let rate = if arms.deaths { 1.0 / rng.u32(50..1000) as f64 } else { 0.0 };
     let chaos = FaultRates {
@@ -282,7 +283,7 @@ fn random_adversaries() {
     for (writers, deaths) in (1..SLOTS).flat_map(|writers| [(writers, false), (writers, true)]) {
         let largest = Rc::<RefCell<Largest>>::default();
         let arms = Arms { deaths, ..Arms::NONE };
-        for seed in 0..schedules {
+        for seed in these_or_one(schedules) {
             play(seed, writers, arms, &largest);
         }
         let Largest { read, write, lock, .. } = *largest.borrow();
@@ -306,7 +307,7 @@ fn random_adversaries_with_everything() {
     let schedules = at_least_one("SWARM_ADVERSARIES", 500);
     for (writers, slots) in (1..SLOTS).flat_map(|writers| [1, 2, SLOTS].map(|s| (writers, s))) {
         let largest = Rc::<RefCell<Largest>>::default();
-        for seed in 0..schedules.div_ceil(2) {
+        for seed in these_or_one(schedules.div_ceil(2)) {
             let arms = Arms { slots, ..Arms::random(&mut Rng::with_seed(seed)) };
             play(seed, writers, arms, &largest);
         }

@@ -584,15 +584,15 @@ pub(crate) mod tests {
             Client::new(fabric, clock, geometry, SESSION, Options::default());
         let client = client.with_epochs(Box::new(Of(Rc::clone(&generation))));
         client.blocking().put(b"key", b"value").expect("memory");
-        let aside = || -> u64 {
+        let counted = || -> u64 {
             let counters = (geometry.first_chunk()..geometry.chunks())
                 .map(|chunk| geometry.counter(chunk, NodeId(0)));
             counters.map(|at| nodes.word(NodeId(0), at) & 0xffff_ffff).sum()
         };
-        let before = aside();
+        let before = counted();
         generation.set(u64::from(another));
         drop(client);
-        before - aside()
+        before - counted()
     }
 
     /// Another client may own the chunks by then, and reuse what lies below the high-water marks.

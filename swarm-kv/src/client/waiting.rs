@@ -67,7 +67,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     /// The same without blocking the thread: on shared memory another one sleeps, behind a network the
     /// client's clock is polled.
-    pub(crate) async fn wait_aside(&self, prepared: Prepared, longest: Duration) {
+    pub(crate) async fn wait_yielding(&self, prepared: Prepared, longest: Duration) {
         if !prepared.sleeps(self.wait_words.as_ref(), longest).await {
             let nanoseconds = u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX);
             self.group.pause(nanoseconds).await;
@@ -82,8 +82,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     }
 
     /// How one does whose thread goes on.
-    pub(crate) fn goes_aside(&self) -> impl AsyncFn(Prepared, Duration) {
-        async |prepared, longest| self.wait_aside(prepared, longest).await
+    pub(crate) fn yields(&self) -> impl AsyncFn(Prepared, Duration) {
+        async |prepared, longest| self.wait_yielding(prepared, longest).await
     }
 }
 

@@ -10,7 +10,8 @@
 //! is retired at most once for each time that it is handed out.
 //!
 //! ```text
-//!              high-water mark            its chain             superseded, unreachable
+//!                                  ┌───── its chain lost, or is half done: unreachable ────────┐
+//!              high-water mark     │      its chain             superseded, unreachable         ▼
 //!   unused ───────────────────▶ allocated ─────────▶ in use ─────────────────────────────▶ retired
 //!                                  ▲  │                                                       │ two epochs
 //!                     handed out   │  │ not named by any chain                                ▼
@@ -33,7 +34,8 @@
 //! high-water mark: no roundtrip. It raises the mark ahead of need at a majority: one roundtrip,
 //! for twice as many objects each time. It claims (`heap/alloc/claim.rs`) more chunks by a
 //! change of the chunk map. A free object is handed out before one that was never used. An
-//! operation that gives up before any chain has named the object gives it back at once.
+//! operation that gives up before any chain has named the object gives it back at once. An object
+//! that was named by a chain that lost stays allocated until a cycle finds that nothing leads to it.
 //!
 //! # Retired
 //!

@@ -172,7 +172,7 @@ impl<'l, F: Fabric, C: Clock, P: Protocol> Member<'l, F, C, P> {
     /// # Errors
     /// [`ObjectError::Evicted`]: it is no member any more. As [`Barrier::join`].
     pub async fn wait(&mut self) -> Result<BarrierView, ObjectError> {
-        let met = self.wait_by(None, self.client().goes_aside()).await?;
+        let met = self.wait_by(None, self.client().yields()).await?;
         Ok(met.expect("it waits for as long as it takes"))
     }
 

@@ -81,7 +81,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Latch<'_, F, C, P> {
     /// # Errors
     /// As [`count_down`](Self::count_down).
     pub async fn wait(&self) -> Result<(), ObjectError> {
-        self.wait_by(None, self.client.goes_aside()).await.map(drop)
+        self.wait_by(None, self.client.yields()).await.map(drop)
     }
 
     /// Waits until it is open, for so long at most, and returns whether it is. `sleep` lets the time between

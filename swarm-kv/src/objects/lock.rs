@@ -81,7 +81,7 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Lock<'c, F, C, P> {
     /// A name that is no key; [`ObjectError::OtherKind`]; a pool without keyed cells, or a full one; too few memory
     /// nodes that answer.
     pub async fn acquire(&self) -> Result<Guard<'_, F, C, P>, ObjectError> {
-        let guard = self.acquire_by(None, self.client().goes_aside()).await?;
+        let guard = self.acquire_by(None, self.client().yields()).await?;
         Ok(guard.expect("it waits for as long as it takes"))
     }
 
@@ -107,7 +107,7 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Lock<'c, F, C, P> {
         &self,
         limit: Duration,
     ) -> Result<Option<Guard<'_, F, C, P>>, ObjectError> {
-        self.acquire_by(Some(limit), self.client().goes_aside()).await
+        self.acquire_by(Some(limit), self.client().yields()).await
     }
 
     /// The same, where `sleep` lets the time between two looks pass: at most 5 ms. It may take longer, and then

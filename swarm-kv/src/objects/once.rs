@@ -36,7 +36,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Once<'_, F, C, P> {
     /// # Errors
     /// As [`Lock::acquire`](crate::objects::Lock::acquire).
     pub async fn begin(&self) -> Result<Option<Doing<'_, F, C, P>>, ObjectError> {
-        self.begin_by(self.client().goes_aside()).await
+        self.begin_by(self.client().yields()).await
     }
 
     /// The same, where `sleep` lets the time between two looks pass: at most 5 ms.

@@ -111,6 +111,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             {
                 self.fill_first_buffer(entry, *created, joining).await?;
             }
+            // H5: all that the bucket lists; what is listed from now on is at a majority of the others (H8).
             let mut on_the_move = None;
             for entry in entries {
                 let object = entry.object(&self.geometry).ok_or(Error::DAMAGED)?;
@@ -144,6 +145,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         register: &mut Register,
         joining: (&N, NodeId),
     ) -> Result<(), swarm_core::error::Error> {
+        // H5: as a get reads it, so what the dead left half done is settled at a majority of the others.
         drop(P::read(&self.group, register, Check::Identity).await?);
         fill::fill(&self.group, register, joining).await
     }

@@ -59,7 +59,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Watch<'_, F, C, P> {
     /// # Errors
     /// Those of [`get`](Client::get).
     pub async fn changed(&mut self) -> Result<Option<Vec<u8>>, Error> {
-        let changed = self.changed_by(None, self.client.goes_aside()).await?;
+        let changed = self.changed_by(None, self.client.yields()).await?;
         Ok(changed.expect("it has no limit"))
     }
 

@@ -99,7 +99,7 @@ impl<C> Clients<C> {
             queue: Lock::new(queue),
             failed: Lock::new(None),
             open,
-            origin: Origin::here(),
+            origin: Origin::current(),
         })
     }
 
@@ -149,6 +149,7 @@ impl<C> Clients<C> {
     /// Any client that is in its slot.
     #[cold]
     fn search(&self) -> Option<(usize, Box<C>)> {
+        // S12: by a swap, so no two find the same client.
         let opened = self.opened.load(Ordering::SeqCst);
         let found = (0..opened).find_map(|slot| Some((slot, self.slots[slot].take()?)))?;
         LAST.set(found.0);
@@ -157,6 +158,7 @@ impl<C> Clients<C> {
 
     #[inline]
     fn give_back(&self, slot: usize, client: Box<C>) {
+        // S12: first back into its slot, then a look for waiters.
         self.slots[slot].put(client);
         // Behind the swap, as `waiting` is raised in front of a search: see above.
         if self.waiting.load(Ordering::SeqCst) != 0 {
@@ -181,6 +183,7 @@ impl<C> Clients<C> {
             && let Some(found) = self.search()
             && let Some((ticket, waker)) = queue.waiting.pop_first()
         {
+            // S12: one that leaves the queue without it passes it on.
             queue.granted.insert(ticket, found);
             woken.push((ticket, waker));
         }

@@ -28,7 +28,7 @@ pub struct ClientSlot {
 
 impl ClientSlot {
     pub(super) fn new(holder: Holder, record: PoolDescriptor, lease: Option<Lease>) -> Self {
-        Self { origin: Origin::here(), holder, record, lease, threads: None }
+        Self { origin: Origin::current(), holder, record, lease, threads: None }
     }
 
     /// Starts to report the client's epochs to the daemons, and to draw more incarnations when they

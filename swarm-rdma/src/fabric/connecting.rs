@@ -93,7 +93,7 @@ impl RdmaFabric {
         handoffs.wait_settled(options.patience);
         let processors = thread::available_parallelism().map_or(1, usize::from);
         Ok(Self {
-            origin: Origin::here(),
+            origin: Origin::current(),
             links: nodes.iter().map(|node| Peer::new(node.address, room)).collect(),
             flights: RefCell::new(vec![InFlight::default(); Slots::COUNT as usize]),
             tickets: RefCell::new(Tickets::new(Slots::COUNT)),

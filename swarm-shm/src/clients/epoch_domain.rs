@@ -85,8 +85,9 @@ impl ShmEpochs {
         );
     }
 
-    fn mailbox(&self, slot: usize) -> &[Word] {
-        &self.pool.control().mapping().words()[control::mailbox(slot)..][..remote_free::WORDS]
+    fn remote_free_queue(&self, slot: usize) -> &[Word] {
+        &self.pool.control().mapping().words()[control::remote_free_queue(slot)..]
+            [..remote_free::WORDS]
     }
 
     /// Returns whether the control file is gone or cut short, or a node's file was replaced. Raises
@@ -141,12 +142,12 @@ impl Pool {
 impl EpochDomain for ShmEpochs {
     #[inline]
     fn pin(&self) -> u64 {
-        epochs::enter(&self.epoch.words()[0], &self.own.words()[0])
+        epochs::pin(&self.epoch.words()[0], &self.own.words()[0])
     }
 
     #[inline]
     fn pin_beside(&self) -> u64 {
-        epochs::enter_beside(&self.epoch.words()[0])
+        epochs::pin_beside(&self.epoch.words()[0])
     }
 
     fn repin(&self, epoch: u64) {
@@ -155,7 +156,7 @@ impl EpochDomain for ShmEpochs {
 
     #[inline]
     fn unpin(&self) {
-        epochs::leave(&self.own.words()[0]);
+        epochs::unpin(&self.own.words()[0]);
     }
 
     #[inline]
@@ -215,12 +216,16 @@ impl EpochDomain for ShmEpochs {
 
     fn send_remote_free(&self, slot: usize, replaced: RemoteFree) {
         if slot < self.pool.geometry().max_clients {
-            remote_free::push(self.mailbox(slot), replaced);
+            remote_free::push(self.remote_free_queue(slot), replaced);
         }
     }
 
     fn drain_remote_frees(&self, each: &mut dyn FnMut(RemoteFree)) {
-        self.drained.set(remote_free::drain(self.mailbox(self.slot), self.drained.get(), each));
+        self.drained.set(remote_free::drain(
+            self.remote_free_queue(self.slot),
+            self.drained.get(),
+            each,
+        ));
     }
 
     fn incarnation(&self) -> Option<Incarnation> {

@@ -119,7 +119,7 @@ impl ClientSlot {
         // Operations of a dead owner are over.
         control.mapping().words()[control::epoch_word(client)].store(0, Ordering::Release);
         pool.held().add(client);
-        Ok(Self { pool: pool.clone(), session, origin: Origin::here(), lock: file })
+        Ok(Self { pool: pool.clone(), session, origin: Origin::current(), lock: file })
     }
 
     /// Returns this client's session.

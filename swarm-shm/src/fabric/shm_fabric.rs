@@ -87,7 +87,7 @@ impl ShmFabric {
             taken_up: Cell::new([0; MAX_NODES]),
             replies: Replies::new(),
             unfenced: Cell::new(false),
-            origin: Cell::new(Origin::here()),
+            origin: Cell::new(Origin::current()),
         }
     }
 

@@ -99,12 +99,12 @@ const EPOCH_TABLE: usize = 1536;
 /// Each client's words of the epoch table are in a cache line of their own: it stores there often.
 const EPOCH_WORD_STRIDE: usize = 8;
 /// What follows has one entry for each client slot of the pool.
-const MAILBOXES: usize = 9728;
+const REMOTE_FREE_QUEUES: usize = 9728;
 /// Bytes of a client slot's page.
 const PAGE: usize = 4096;
 
 const _: () = assert!(SLOTS + MAX_CLIENTS <= EPOCH && STANDSTILL < EPOCH_TABLE);
-const _: () = assert!(EPOCH_TABLE + MAX_CLIENTS * EPOCH_WORD_STRIDE <= MAILBOXES);
+const _: () = assert!(EPOCH_TABLE + MAX_CLIENTS * EPOCH_WORD_STRIDE <= REMOTE_FREE_QUEUES);
 const _: () = assert!(HEADER_WORDS <= INCARNATION && SWITCHES + MAX_NODES <= DESTRUCTION);
 const _: () = assert!(DESTRUCTION < LIVES && LIVES + MAX_NODES <= EVENTS);
 const _: () = assert!(CALIBRATIONS.end <= WAIT_WORDS && WAIT_WORDS + waits::WORDS <= SLOTS);
@@ -154,7 +154,7 @@ impl Control {
         let found = metadata.len();
         let length = |expected| Error::Length { file: path.clone(), found, expected };
         // The header first: it says how long the file is.
-        let least = || length(MAILBOXES as u64 * 8);
+        let least = || length(REMOTE_FREE_QUEUES as u64 * 8);
         let words = Backing::Regular.header(&file, &path).ok_or_else(least)?;
         let header = Header::decode(&words, &path)?;
         if header.member != FileRole::Control {
@@ -391,13 +391,13 @@ pub(crate) fn bytes(max_clients: usize) -> u64 {
 
 /// Returns the byte at which the first client slot's page begins.
 fn first_page(max_clients: usize) -> usize {
-    (8 * (MAILBOXES + max_clients * remote_free::WORDS)).next_multiple_of(PAGE)
+    (8 * (REMOTE_FREE_QUEUES + max_clients * remote_free::WORDS)).next_multiple_of(PAGE)
 }
 
 /// Returns the first word of a client slot's remote-free queue.
-pub(crate) fn mailbox(slot: usize) -> usize {
+pub(crate) fn remote_free_queue(slot: usize) -> usize {
     assert!(slot < MAX_CLIENTS, "there is no client slot {slot}");
-    MAILBOXES + slot * remote_free::WORDS
+    REMOTE_FREE_QUEUES + slot * remote_free::WORDS
 }
 
 /// Gives a new control file its length, and stores what a pool's clients need to go on: its header,
@@ -476,7 +476,7 @@ pub(crate) fn mark_destruction(control: &File, begun: bool) -> io::Result<()> {
 /// find it check what happened to their pool (S8).
 pub(crate) fn renew_generation(control: &File, path: &Path) {
     let bytes = control.metadata().map_or(0, |metadata| metadata.len());
-    if bytes >= MAILBOXES as u64 * 8
+    if bytes >= REMOTE_FREE_QUEUES as u64 * 8
         && let Ok(mapping) = Mapping::new(control, path, bytes)
     {
         epochs::renew(&mapping.words()[EPOCH + GENERATION]);

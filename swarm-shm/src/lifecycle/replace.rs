@@ -399,7 +399,7 @@ fn make(pool: &Pool, node: NodeId, options: &ReplaceOptions) -> Result<NewFile, 
         std::io::ErrorKind::AlreadyExists => Error::Occupied { file: path.clone() },
         _ => Error::io(&path, "create", error),
     })?;
-    let place = Unfinished { name, target, kept: Cell::new(false), origin: Origin::here() };
+    let place = Unfinished { name, target, kept: Cell::new(false), origin: Origin::current() };
     // A link from a node's place to itself would lead nowhere.
     let is_place = |id| {
         let place = node::path(pool.path(), id);

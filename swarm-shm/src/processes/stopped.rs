@@ -52,7 +52,7 @@ pub struct EvictStopped {
     /// For how long a client must have been seen stopped in the middle of an operation.
     pub least: Duration,
     /// Called for each client that was sent SIGKILL.
-    pub tell: fn(&StoppedClient),
+    pub report: fn(&StoppedClient),
 }
 
 impl EvictStopped {
@@ -60,13 +60,13 @@ impl EvictStopped {
     /// a line for each of them to standard error.
     #[must_use]
     pub fn after(least: Duration) -> Self {
-        Self { least, tell: print }
+        Self { least, report: print }
     }
 
-    /// Calls `tell` instead.
+    /// Calls `report` instead.
     #[must_use]
-    pub fn telling(self, tell: fn(&StoppedClient)) -> Self {
-        Self { tell, ..self }
+    pub fn reporting(self, report: fn(&StoppedClient)) -> Self {
+        Self { report, ..self }
     }
 }
 
@@ -109,7 +109,7 @@ impl Evictor {
         for ended in state.watch.end(control, self.options.least) {
             // A client that may not be ended is named by the error of the write that is refused.
             if ended.sent.is_ok() {
-                (self.options.tell)(&ended.client);
+                (self.options.report)(&ended.client);
             }
         }
         state.last = Some(Instant::now());
@@ -211,7 +211,8 @@ impl Sighting {
 
     /// Whether the client has executed nothing since it was first seen.
     fn lasts(&self, control: &Control) -> bool {
-        // As long as they live, their ids mean them.
+        // E2b: the same operation, and no thread gave up a processor in between. As long as they live,
+        // their ids mean them.
         self.processes.iter().all(|(_, handle)| !process::has_ended(handle))
             && pinned(control, self.slot) == Some(self.since)
             && all_halted(&self.processes).as_ref() == Some(&self.found)

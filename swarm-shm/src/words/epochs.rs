@@ -32,7 +32,7 @@
 //! An operation that begins beside older ones of its client shares their value of `W`. If it finds
 //! the epoch that `W` says, it READs after their `Fo`. If it finds a later epoch, that epoch must
 //! be held up for it, once the older operations are over and `W` says so: it has an `Fo` of its
-//! own, after its read of that epoch, and 3 holds with what `W` says by then ([`enter_beside`]).
+//! own, after its read of that epoch, and 3 holds with what `W` says by then ([`pin_beside`]).
 //!
 //! Nothing assumes that a relaxed load takes effect before a later store: 1 to 3 follow from the
 //! single order of the full fences and from coherence, 4 from happens-before, and no load reads
@@ -51,7 +51,7 @@ pub fn epoch(word: &Word) -> u64 {
 
 /// Pins: an operation begins, and no other of this client is in progress. Returns its epoch.
 #[inline]
-pub fn enter(word: &Word, own: &Word) -> u64 {
+pub fn pin(word: &Word, own: &Word) -> u64 {
     let epoch = epoch(word);
     // Release: pairs with the acquire in `advance`, for what this client did before: a client that
     // reads this value, not the end of the previous operation, knows that one to be over as well
@@ -66,7 +66,7 @@ pub fn enter(word: &Word, own: &Word) -> u64 {
 /// Pins beside other operations of this client, which began in an earlier epoch and hold that up.
 /// Returns the epoch of this operation.
 #[inline]
-pub fn enter_beside(word: &Word) -> u64 {
+pub fn pin_beside(word: &Word) -> u64 {
     let epoch = epoch(word);
     // Full: `Fo` of operations that use this epoch from here on (E2). The one after the older
     // operations' store precedes this read of the epoch, and what was retired before this read may
@@ -78,14 +78,14 @@ pub fn enter_beside(word: &Word) -> u64 {
 /// Repins: the oldest operation in progress began in this epoch.
 pub fn remain(own: &Word, epoch: u64) {
     // Release: a client that reads this knows operations of earlier epochs to be over (4). No
-    // fence: an operation in progress has its own, in `enter_beside`, and until here an earlier
+    // fence: an operation in progress has its own, in `pin_beside`, and until here an earlier
     // value held up more than this one does.
     own.store(epoch, Ordering::Release);
 }
 
 /// Unpins: no operation is in progress any more.
 #[inline]
-pub fn leave(own: &Word) {
+pub fn unpin(own: &Word) {
     // Release: pairs with the acquire in `advance`. A client that reuses memory stores there after
     // all that this client did (4).
     own.store(0, Ordering::Release);
@@ -94,7 +94,7 @@ pub fn leave(own: &Word) {
 /// Returns how many generations have begun.
 #[inline]
 pub fn generation(word: &Word) -> u64 {
-    // Relaxed: ordered by the fences of `enter` and `renew`, as argued there. Both words are in one
+    // Relaxed: ordered by the fences of `pin` and `renew`, as argued there. Both words are in one
     // cache line.
     word.load(Ordering::Relaxed)
 }

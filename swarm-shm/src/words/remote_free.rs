@@ -15,32 +15,32 @@ use crate::words::sync::{Ordering, Word};
 
 /// Entries in a ring: what others send while a client goes without the processor for a few time
 /// slices.
-const NOTES: usize = 512;
-const NOTE_WORDS: usize = 2;
+const ENTRIES: usize = 512;
+const ENTRY_WORDS: usize = 2;
 const FIRST: usize = 8;
 /// Words of a ring.
-pub(crate) const WORDS: usize = FIRST + NOTES * NOTE_WORDS;
+pub(crate) const WORDS: usize = FIRST + ENTRIES * ENTRY_WORDS;
 
-fn notes(ring: &[Word]) -> &[[Word; NOTE_WORDS]] {
+fn entries(ring: &[Word]) -> &[[Word; ENTRY_WORDS]] {
     ring[FIRST..].as_chunks().0
 }
 
 /// Writes an entry.
 pub(crate) fn push(ring: &[Word], replaced: RemoteFree) {
-    let notes = notes(ring);
-    let note = &notes[ring[0].fetch_add(1, Ordering::Relaxed) as usize % notes.len()];
+    let entries = entries(ring);
+    let entry = &entries[ring[0].fetch_add(1, Ordering::Relaxed) as usize % entries.len()];
     let [first, second] = replaced.encode();
-    note[0].store(first, Ordering::Relaxed);
-    note[1].store(second, Ordering::Relaxed);
+    entry[0].store(first, Ordering::Relaxed);
+    entry[1].store(second, Ordering::Relaxed);
 }
 
 /// Reads the entries after the first `drained`. Returns how many there are in all.
 pub(crate) fn drain(ring: &[Word], drained: u64, each: &mut dyn FnMut(RemoteFree)) -> u64 {
-    let notes = notes(ring);
+    let entries = entries(ring);
     let all = ring[0].load(Ordering::Relaxed);
-    for back in 1..=all.wrapping_sub(drained).min(notes.len() as u64) {
-        let note = &notes[all.wrapping_sub(back) as usize % notes.len()];
-        let words = [0, 1].map(|at| note[at].load(Ordering::Relaxed));
+    for back in 1..=all.wrapping_sub(drained).min(entries.len() as u64) {
+        let entry = &entries[all.wrapping_sub(back) as usize % entries.len()];
+        let words = [0, 1].map(|at| entry[at].load(Ordering::Relaxed));
         each(RemoteFree::decode(words));
     }
     all

@@ -3,7 +3,7 @@
 use loom::sync::Arc;
 use loom::thread;
 use swarm_core::epoch::GRACE;
-use swarm_shm::{Word, advance, enter, enter_beside, epoch, generation, leave, remain, renew};
+use swarm_shm::{Word, advance, epoch, generation, pin, pin_beside, remain, renew, unpin};
 
 use super::{Client, Node, cas, explore, read, write};
 
@@ -35,9 +35,9 @@ const USED_AGAIN: u64 = 9;
 
 /// An operation that follows the pointer to the object.
 fn look(client: &Client, node: &Node, control: &Control) {
-    enter(&control.epoch, &control.clients[1]);
+    pin(&control.epoch, &control.clients[1]);
     find(client, node);
-    leave(&control.clients[1]);
+    unpin(&control.clients[1]);
 }
 
 fn find(client: &Client, node: &Node) {
@@ -52,10 +52,10 @@ fn find(client: &Client, node: &Node) {
 /// object if [`GRACE`] epochs have begun since.
 fn use_again(node: &Node, control: &Control, moves: u64) {
     let client = Client::default();
-    enter(&control.epoch, &control.clients[0]);
+    pin(&control.epoch, &control.clients[0]);
     let [found] = client.post(node, &[cas(NAME, 1, 0)]);
     assert_eq!(found, 1, "nobody else changes the name");
-    leave(&control.clients[0]);
+    unpin(&control.clients[0]);
     let retired = epoch(&control.epoch);
     control.advance(moves);
     if epoch(&control.epoch) >= retired + GRACE {
@@ -105,17 +105,17 @@ fn nor_under_one_that_began_beside_an_older_one() {
     explore(Some(3), || {
         let (node, control) = named();
         let own = &control.clients[1];
-        let first = enter(&control.epoch, own);
+        let first = pin(&control.epoch, own);
         let (theirs, words) = (node.clone(), Arc::clone(&control));
         let other = thread::spawn(move || use_again(&theirs, &words, 1));
         let words = Arc::clone(&control);
         thread::spawn(move || words.advance(1)).join().expect("the third client");
-        let second = enter_beside(&control.epoch);
+        let second = pin_beside(&control.epoch);
         if second != first {
             remain(own, second);
         }
         find(&Client::default(), &node);
-        leave(own);
+        unpin(own);
         other.join().expect("the other client");
     });
 }
@@ -129,9 +129,9 @@ fn a_client_that_begins_later_meets_the_generation() {
         let words = Arc::clone(&control);
         let other = thread::spawn(move || {
             words.advance(1);
-            let began = enter(&words.epoch, &words.clients[1]);
+            let began = pin(&words.epoch, &words.clients[1]);
             let met = generation(&words.generation);
-            leave(&words.clients[1]);
+            unpin(&words.clients[1]);
             (began, met)
         });
         renew(&control.generation);

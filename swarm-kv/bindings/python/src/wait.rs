@@ -72,7 +72,7 @@ impl Sleep {
     pub(crate) async fn pass(&self, pause: Pause) {
         let longest = pause.longest();
         if !self.0.blocks.load(Ordering::Relaxed) && longest >= TIMED {
-            return pause.aside().await;
+            return pause.yields().await;
         }
         let nanoseconds = u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX);
         self.0.again.store(nanoseconds.max(1), Ordering::Relaxed);

@@ -65,7 +65,7 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<Answer, Failure> {
     let reports = match parent(&mut workers, args.clients, &bar) {
         Ok(reports) => reports,
         Err(failure) => {
-            bury(workers, &path);
+            kill_all(workers, &path);
             return Err(failure);
         }
     };
@@ -191,12 +191,12 @@ fn capacity(args: &BenchArgs) -> u64 {
 }
 
 /// Kills the clients early, and frees their client slots in `path`.
-fn bury(workers: WorkerSet, path: &Path) {
+fn kill_all(workers: WorkerSet, path: &Path) {
     let dead = workers.disband();
     // The earlier failure is the one to report.
     if let Ok(pool) = open_pool(path) {
         for process in dead {
-            let _ = pool.bury(process);
+            let _ = pool.evict_dead(process);
         }
     }
 }

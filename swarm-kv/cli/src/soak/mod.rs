@@ -233,7 +233,7 @@ impl<'a> Soak<'a> {
             let victim = self.rng.random_range(0..self.at_work.len());
             if let Some(&client) = self.at_work.keys().nth(victim) {
                 let dead = self.workers.kill(client)?;
-                self.site.pool().bury(dead)?;
+                self.site.pool().evict_dead(dead)?;
                 self.at_work.remove(&client);
                 self.kills += 1;
             }
@@ -283,7 +283,7 @@ impl<'a> Soak<'a> {
             Message::Gone => {
                 // A killed client is not in the map any more.
                 if let Some(at_work) = self.at_work.remove(&client) {
-                    self.workers.bid_farewell(client);
+                    self.workers.reap(client);
                     if !at_work.leaves {
                         return Err(gone(client));
                     }
@@ -319,7 +319,7 @@ impl<'a> Soak<'a> {
     fn disband(&mut self) -> Result<Range<u64>, Failure> {
         for (client, _) in std::mem::take(&mut self.at_work) {
             let dead = self.workers.kill(client)?;
-            self.site.pool().bury(dead)?;
+            self.site.pool().evict_dead(dead)?;
             self.kills += 1;
         }
         Ok(self.windows.judged..window_at(self.started_ns, monotonic_ns()) + 1)

@@ -224,7 +224,7 @@ impl<'a> Torture<'a> {
             self.let_go_on(&workers, u64::MAX);
             for dead in workers.disband() {
                 // On failure, the client that needs the client slot reports it.
-                let _ = self.site.pool().bury(dead);
+                let _ = self.site.pool().evict_dead(dead);
             }
         }
         outcome
@@ -327,7 +327,7 @@ impl<'a> Torture<'a> {
             self.stopped.retain(|&(stopped, _)| stopped != client);
             workers.process(client).into_iter().for_each(cleanup::forget);
             let dead = workers.kill(client)?;
-            self.site.pool().bury(dead)?;
+            self.site.pool().evict_dead(dead)?;
             let next = self.job();
             self.working.push(workers.add(&next)?);
         }

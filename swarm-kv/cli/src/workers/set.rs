@@ -133,7 +133,7 @@ impl WorkerSet {
     }
 
     /// Returns a worker's process, unless it has ended. Its process id is not reused before
-    /// [`kill`](Self::kill) or [`bid_farewell`](Self::bid_farewell).
+    /// [`kill`](Self::kill) or [`reap`](Self::reap).
     pub(crate) fn process(&self, number: usize) -> Option<Pid> {
         match &self.members[number] {
             Member::Process { child, .. } => Some(Pid::from_child(child)),
@@ -149,7 +149,7 @@ impl WorkerSet {
     }
 
     /// Waits for the end of a process after its last message.
-    pub(crate) fn bid_farewell(&mut self, number: usize) {
+    pub(crate) fn reap(&mut self, number: usize) {
         let member = std::mem::replace(&mut self.members[number], Member::Ended);
         if let Member::Process { mut child, .. } = member {
             // Its exit status does not matter any more.

@@ -730,3 +730,17 @@ fn files_that_are_cut_short_end_no_process() {
         assert_eq!(pool.status("get", &["before"]), 3, "not without being asked to");
     }
 }
+
+/// A build without RDMA offers nothing that needs it.
+#[test]
+fn help_offers_rdma_where_it_is_built_in() {
+    for (command, offers) in
+        [("doctor", ["--rdma", "--static"]), ("evict", ["rdma:", "nodes.toml"])]
+    {
+        let help = swarm(&[command, "--help"]).output().expect("it runs").stdout;
+        let help = String::from_utf8(help).expect("text");
+        for offer in offers {
+            assert_eq!(help.contains(offer), cfg!(feature = "rdma"), "{command}, {offer}: {help}");
+        }
+    }
+}

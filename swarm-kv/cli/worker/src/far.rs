@@ -124,7 +124,7 @@ impl FarPool {
     }
 
     /// Evicts the clients of a process of this host that is known to be dead.
-    pub fn bury(&self, process: u32) -> Result<(), Failure> {
+    pub fn evict_dead(&self, process: u32) -> Result<(), Failure> {
         let dead = label(process);
         for client in self.clients()?.into_iter().filter(|client| client.label == dead) {
             self.evict(client.slot)?;

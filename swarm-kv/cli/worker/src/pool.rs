@@ -252,11 +252,11 @@ impl Pool {
         not(feature = "rdma"),
         expect(unused_variables, reason = "near slots free themselves")
     )]
-    pub fn bury(&self, process: u32) -> Result<(), Failure> {
+    pub fn evict_dead(&self, process: u32) -> Result<(), Failure> {
         match self {
             Self::Near(_) => Ok(()),
             #[cfg(feature = "rdma")]
-            Self::Far(pool) => pool.bury(process),
+            Self::Far(pool) => pool.evict_dead(process),
         }
     }
 }

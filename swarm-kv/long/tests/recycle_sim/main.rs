@@ -25,7 +25,7 @@ use swarm_core::error::Error as CoreError;
 use swarm_core::history::{BUDGET, Call, Operation, Recorder, check};
 use swarm_core::layout::Geometry;
 use swarm_core::node::NodeId;
-use swarm_core::sim::seeds::{again, is_deep, seeds};
+use swarm_core::sim::seeds::{Playing, again, is_deep, seeds, these_or_one};
 use swarm_core::sim::shrink::story;
 use swarm_core::sim::{
     FaultRates, Outcome, Policy, ReplayRules, Setup, Sim, SimFabric, dropped_after,
@@ -981,7 +981,10 @@ fn clients_evacuate_while_others_work() {
 fn a_client_that_evacuates_may_die_anywhere() {
     let (mut deaths, mut evacuated) = (0, 0);
     let between = if is_deep("a client that evacuates") { 1 } else { BETWEEN_DEATHS };
-    for seed in 0..DYING_EVACUATORS {
+    let seeds = these_or_one(DYING_EVACUATORS);
+    let schedules = seeds.end - seeds.start;
+    for seed in seeds {
+        let _playing = Playing::seed_at_each_point(seed);
         let first = 1 + seed % between as u64;
         for polls in (first..MOST_POLLS).step_by(between) {
             let plan = Plan::evacuator_dies(seed, polls);
@@ -994,8 +997,8 @@ fn a_client_that_evacuates_may_die_anywhere() {
             }
         }
     }
-    println!("{deaths} deaths under {DYING_EVACUATORS} schedules, {evacuated} keys");
-    assert!(deaths > 50 * DYING_EVACUATORS, "{deaths} deaths");
+    println!("{deaths} deaths under {schedules} schedules, {evacuated} keys");
+    assert!(deaths > 50 * schedules, "{deaths} deaths");
 }
 
 /// Clients go on while nodes are lost and replaced, one after the other. Clients that fill die or get
@@ -1017,7 +1020,10 @@ fn nodes_are_replaced_while_clients_work() {
 #[test]
 fn a_client_that_fills_may_die_anywhere() {
     let mut deaths = 0;
-    for seed in 0..DYING {
+    let seeds = these_or_one(DYING);
+    let schedules = seeds.end - seeds.start;
+    for seed in seeds {
+        let _playing = Playing::seed(seed);
         for polls in 1..MOST_POLLS {
             let plan = Plan::filler_dies(seed, polls);
             let shown = play(&plan, &ReplayRules::free());
@@ -1030,6 +1036,6 @@ fn a_client_that_fills_may_die_anywhere() {
             assert!(polls + 1 < MOST_POLLS, "seed {seed}: it takes more polls");
         }
     }
-    println!("{deaths} deaths under {DYING} schedules");
-    assert!(deaths > 50 * DYING, "{deaths} deaths");
+    println!("{deaths} deaths under {schedules} schedules");
+    assert!(deaths > 50 * schedules, "{deaths} deaths");
 }

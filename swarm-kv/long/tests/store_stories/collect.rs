@@ -8,7 +8,7 @@ use swarm_core::history::{Answer, Call};
 use swarm_core::layout::{Geometry, MAX_VALUE, MIN_CAPACITY, buffer, record};
 use swarm_core::node::NodeId;
 use swarm_core::sim::explore::LoneClock;
-use swarm_core::sim::seeds::is_played;
+use swarm_core::sim::seeds::{Playing, is_played};
 use swarm_kv::Error;
 
 use crate::domain::Works;
@@ -445,6 +445,7 @@ fn proposes_what_it_kept(epochs: u64, rounds: usize) {
 
 #[test]
 fn a_record_that_was_kept_and_is_used_is_no_garbage() {
+    let _playing = Playing::each_point();
     for epochs in 2..6 {
         (0..16).filter(|&it| is_played(it)).for_each(|it| proposes_what_it_kept(epochs, it));
     }

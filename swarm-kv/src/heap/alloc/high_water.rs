@@ -256,7 +256,7 @@ mod tests {
 
     use fastrand::Rng;
     use swarm_core::quorum::Session;
-    use swarm_core::sim::seeds::seeds;
+    use swarm_core::sim::seeds::{Playing, seeds};
     use swarm_core::sim::{FaultRates, Setup, Sim, SimClock, SimFabric};
     use swarm_core::words::{Incarnation, WordFormat};
 
@@ -372,6 +372,7 @@ mod tests {
     fn nobody_is_given_what_somebody_else_has_of_a_shared_chunk() {
         let mut ranges = 0;
         for seed in seeds(2000) {
+            let _playing = Playing::seed(seed);
             let mut rng = Rng::with_seed(seed);
             let (nodes, clients) = ([1, 3, 3, 5][rng.usize(..4)], rng.usize(2..=4));
             let setup = Setup {

@@ -103,7 +103,7 @@ impl<F: Movable> StoreLock<F> {
     /// # Panics
     /// Never: it waits for as long as it takes.
     pub async fn acquire(&self) -> Result<StoreGuard<F>, ObjectError> {
-        let guard = self.acquire_paced(None, Pause::aside).await?;
+        let guard = self.acquire_paced(None, Pause::yields).await?;
         Ok(guard.expect("it waits for as long as it takes"))
     }
 
@@ -112,7 +112,7 @@ impl<F: Movable> StoreLock<F> {
     /// # Errors
     /// As there.
     pub async fn try_acquire(&self) -> Result<Option<StoreGuard<F>>, ObjectError> {
-        self.acquire_paced(Some(Duration::ZERO), Pause::aside).await
+        self.acquire_paced(Some(Duration::ZERO), Pause::yields).await
     }
 
     /// See [`Lock::acquire_within`](crate::objects::Lock::acquire_within).
@@ -123,7 +123,7 @@ impl<F: Movable> StoreLock<F> {
         &self,
         limit: Duration,
     ) -> Result<Option<StoreGuard<F>>, ObjectError> {
-        self.acquire_paced(Some(limit), Pause::aside).await
+        self.acquire_paced(Some(limit), Pause::yields).await
     }
 
     /// The same, without a limit if there is none. `sleep` lets the time between two looks pass: [`Pause::blocks`] where the

@@ -44,7 +44,7 @@ impl<F: Movable> StoreOnce<F> {
     /// # Errors
     /// As [`StoreLock::acquire`].
     pub async fn begin(&self) -> Result<Begun<StoreDoing<F>>, ObjectError> {
-        self.begin_paced(None, Pause::aside).await
+        self.begin_paced(None, Pause::yields).await
     }
 
     /// The same, for so long at most, if there is a limit. `sleep` lets the time between two looks pass, as of

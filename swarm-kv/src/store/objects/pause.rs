@@ -46,7 +46,7 @@ impl Pause {
     }
 
     /// Lets it pass while another thread sleeps; one that is shorter than a millisecond is polled.
-    pub fn aside(self) -> impl Future<Output = ()> + Send {
+    pub fn yields(self) -> impl Future<Output = ()> + Send {
         passes(self)
     }
 }

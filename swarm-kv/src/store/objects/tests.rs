@@ -522,9 +522,9 @@ fn all_of_it_may_move_between_threads() {
             doing.done().await?;
         }
         let _ = store.latch(b"latch", 1).count_down(1).await?;
-        let _ = store.latch(b"latch", 1).wait_paced(None, Pause::aside).await?;
+        let _ = store.latch(b"latch", 1).wait_paced(None, Pause::yields).await?;
         let mut member = store.barrier(b"barrier", 1).join().await?;
-        let _ = member.wait_paced(None, Pause::aside).await?;
+        let _ = member.wait_paced(None, Pause::yields).await?;
         let mut watch = store.watch(b"key");
         let _ = (member.leave().await?, watch.changed().await?);
         Ok::<_, ObjectError>(())

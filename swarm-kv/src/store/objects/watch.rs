@@ -40,7 +40,7 @@ impl<F: Movable> StoreWatch<F> {
     /// # Panics
     /// Never: it has no limit.
     pub async fn changed(&mut self) -> Result<Option<Vec<u8>>, Error> {
-        Ok(self.changed_paced(None, Pause::aside).await?.expect("it has no limit"))
+        Ok(self.changed_paced(None, Pause::yields).await?.expect("it has no limit"))
     }
 
     /// The same, for so long at most, if there is a limit: `None` if the value did not change. `sleep` lets the time between two
