@@ -203,6 +203,12 @@ impl Sim {
         SimFabric { near: true, ..self.fabric(client) }
     }
 
+    /// Lets no other client do anything in the middle of a step of a synchronous one. By default chance
+    /// decides, which an exploration of all schedules cannot repeat.
+    pub fn keep_calm(&self) {
+        self.world.borrow_mut().calm = true;
+    }
+
     /// Returns a client's clock.
     pub fn clock(&self, client: usize) -> SimClock {
         SimClock { world: Rc::clone(&self.world), client }

@@ -9,10 +9,10 @@ use std::rc::Rc;
 
 use crate::common::{Client, FIRST_VALUE, GaveUp, Held, Polls, create_replica, place};
 use swarm_core::error::Error;
-use swarm_core::fabric::Fabric;
+use swarm_core::fabric::{Fabric, Verb};
 use swarm_core::history::{BUDGET, Recorder, check_key};
 use swarm_core::layout::SLOTS;
-use swarm_core::node::NodeId;
+use swarm_core::node::{Address, NodeId};
 use swarm_core::register::safe_guess::SafeGuess;
 use swarm_core::sim::deaths::die_everywhere;
 use swarm_core::sim::explore::{
@@ -37,13 +37,12 @@ use Act::{Delete, Read, Write};
 type Racer = (u64, &'static [Act]);
 
 fn client<C: swarm_core::clock::Clock>(
-    sim: &Sim,
-    id: usize,
+    (fabric, id): (SimFabric, usize),
     clock: C,
     late: u64,
     recorder: &Recorder,
 ) -> Client<SimFabric, C> {
-    Client::new((sim.fabric(id), clock), (id, id), place(HOME), (late, 1 << 50), recorder)
+    Client::new((fabric, clock), (id, id), place(HOME), (late, 1 << 50), recorder)
 }
 
 /// The register at the start of a race.
@@ -54,6 +53,8 @@ struct CreatedPart {
     /// Number of stamp slots that the pool uses.
     slots: usize,
     held: Held,
+    /// The racers to which the memory is near: a bit for each.
+    near: u8,
 }
 
 /// Returns the race at its start.
@@ -70,10 +71,18 @@ fn begin(racers: &'static [Racer], created: CreatedPart, seed: u64) -> Race {
     let recorder = Recorder::new();
     for (id, &(ahead, acts)) in racers.iter().enumerate() {
         // No node is late: a node that does not answer reports that it is down.
-        let client = client(&sim, id, LoneClock::new(10_000 + ahead), 1 << 40, &recorder);
+        let is_near = created.near >> id & 1 == 1;
+        let fabric = if is_near { sim.near(id) } else { sim.fabric(id) };
+        let moment = sim.fabric(id);
+        let client = client((fabric, id), LoneClock::new(10_000 + ahead), 1 << 40, &recorder);
         let mut client = client.of(created.slots, created.held);
         sim.spawn(id, async move {
             for (index, act) in acts.iter().enumerate() {
+                if is_near {
+                    // What it does next is done at once, when the reply to this READ is there.
+                    let read = [Verb::Read { at: Address(0), words: 1 }];
+                    let _ = moment.post(NodeId(HOME), &read).await;
+                }
                 let value = 100 * (id as u64 + 1) + index as u64;
                 let done = match act {
                     Read => client.read::<SafeGuess>(Polls::ALL).await,
@@ -86,6 +95,7 @@ fn begin(racers: &'static [Racer], created: CreatedPart, seed: u64) -> Race {
             }
         });
     }
+    sim.keep_calm();
     let recorded = recorder.clone();
     let check = move |sim: &mut Sim| check(sim, count, created, &recorder);
     let digest = move || digest(&recorded.operations());
@@ -111,7 +121,7 @@ fn check(
             continue;
         }
         let id = racers + away.index();
-        let client = client(sim, id, sim.clock(id), 100, recorder);
+        let client = client((sim.fabric(id), id), sim.clock(id), 100, recorder);
         let mut client = client.of(created.slots, created.held);
         let froze = Rc::clone(&frozen);
         sim.spawn(id, async move {
@@ -149,11 +159,15 @@ fn play(name: &str, racers: &'static [Racer], depths: &[Bounds]) {
 }
 
 fn play_with(name: &str, racers: &'static [Racer], slots: usize, depths: &[Bounds]) {
+    play_near(name, racers, (slots, 0), depths);
+}
+
+fn play_near(name: &str, racers: &'static [Racer], (slots, near): (usize, u8), depths: &[Bounds]) {
     for (holders, held) in CREATIONS {
         let name = format!("{name}, born at {holders}, held {held:?}");
         for bounds in chosen(&name, depths) {
             explore_or_panic(&name, *bounds, || {
-                begin(racers, CreatedPart { holders, slots, held }, 1)
+                begin(racers, CreatedPart { holders, slots, held, near }, 1)
             });
         }
     }
@@ -196,6 +210,21 @@ fn a_write_a_delete_and_a_reader() {
     play("a write, a delete and a reader", racers, &DEPTHS);
 }
 
+/// Straight-line reads and writes of clients to which the memory is near, at each moment of what others do
+/// behind a network, and of each other's.
+#[test]
+fn near_clients_beside_others() {
+    const OF_TWO: [Bounds; 2] = [bounds(StepSize::Verb, 4, 0), bounds(StepSize::Word, 0, 1)];
+    const OF_THREE: [Bounds; 2] = [bounds(StepSize::Verb, 3, 0), bounds(StepSize::Chain, 1, 1)];
+    let writer_and_reader: &[Racer] = &[(50_000, &[Write]), (0, &[Read, Read])];
+    play_near("a writer and a near reader", writer_and_reader, (SLOTS, 0b10), &OF_TWO);
+    let two_writers: &[Racer] = &[(0, &[Read, Write]), (50_000, &[Write]), (0, &[Read])];
+    play_near("a near writer and another", two_writers, (SLOTS, 0b001), &OF_THREE);
+    play_near("a writer and near ones", two_writers, (SLOTS, 0b101), &OF_THREE);
+    let a_delete: &[Racer] = &[(0, &[Delete]), (0, &[Write, Read])];
+    play_near("a delete and a near client", a_delete, (SLOTS, 0b10), &OF_TWO);
+}
+
 /// Torn accesses: a value in place and its buffer, read while they are written.
 #[test]
 fn a_writer_and_a_reader_word_by_word() {
@@ -220,7 +249,7 @@ fn a_client_may_die_anywhere() {
     ];
     for (name, racers) in victims {
         for (holders, held) in CREATIONS {
-            let created = CreatedPart { holders, slots: SLOTS, held };
+            let created = CreatedPart { holders, slots: SLOTS, held, near: 0 };
             die_everywhere(name, 0, 25, |seed| begin(racers, created, seed));
         }
     }
