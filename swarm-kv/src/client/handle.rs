@@ -526,6 +526,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Drop for PinGuard<'_, F, C, P> {
 pub(crate) mod tests {
     use std::rc::Rc;
 
+    use swarm_core::fabric::Verb;
     use swarm_core::fabric::loopback::Loopback;
     use swarm_core::node::NodeId;
     use swarm_core::sim::explore::LoneClock;
@@ -627,6 +628,59 @@ pub(crate) mod tests {
             assert!(verbs(operation) > cached, "it asks the index");
             assert_eq!(verbs(operation), cached);
         }
+    }
+
+    /// An epoch domain that says whether its client is pinned.
+    struct Pinning(Rc<Cell<bool>>);
+
+    impl EpochDomain for Pinning {
+        fn epoch(&self) -> u64 {
+            1
+        }
+        fn pin(&self) -> u64 {
+            self.0.set(true);
+            self.epoch()
+        }
+        fn repin(&self, _: u64) {}
+        fn unpin(&self) {
+            self.0.set(false);
+        }
+        fn generation(&self) -> u64 {
+            0
+        }
+        fn new_generation(&self) {}
+        fn is_attached(&self, _: usize) -> bool {
+            true
+        }
+        fn try_advance(&self) -> u64 {
+            self.epoch()
+        }
+    }
+
+    /// What is cached is prefetched in front of the pin, and read behind it.
+    #[test]
+    fn a_cached_operation_reads_nothing_before_its_pin() {
+        let is_pinned = Rc::<Cell<bool>>::default();
+        let (pinned, unpinned) = (Cell::new(0), Cell::new(0));
+        let counts = |_: &[Verb<'_>]| {
+            let count = if is_pinned.get() { &pinned } else { &unpinned };
+            count.set(count.get() + 1);
+            false
+        };
+        let fabric = Watched::new(Loopback::new(1, 4 << 17).near(), counts);
+        let (clock, geometry) = (LoneClock::new(1000), geometry().with_keyed_cells(false));
+        let client: Client<_, _> =
+            Client::new(fabric, clock, geometry, SESSION, Options::default());
+        let client = client.with_epochs(Box::new(Pinning(Rc::clone(&is_pinned))));
+        let store = client.blocking();
+        store.put(b"key", b"value").expect("memory");
+        let (many, keys) = (pinned.get(), [b"key".as_slice()]);
+        unpinned.set(0);
+        assert!(store.get(b"key").expect("a node").is_some());
+        assert_eq!(store.update(b"key", b"another"), Ok(true));
+        assert!(store.get_many(&keys).expect("a node")[0].is_some());
+        assert!(pinned.get() > many);
+        assert_eq!(unpinned.get(), 0, "what it found may be of another generation by then");
     }
 
     /// Uses up all numbers that a client has.

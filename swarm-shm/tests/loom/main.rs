@@ -24,7 +24,7 @@ use loom::thread;
 use swarm_core::fabric::Verb;
 use swarm_core::node::Address;
 use swarm_core::words::{LockMode, LockWord, WriteNumber};
-use swarm_shm::{FIRST_WORD, Word, load, run};
+use swarm_shm::{FIRST_WORD, Word, clear, load, run};
 
 /// One node's words.
 #[derive(Clone)]
@@ -47,6 +47,11 @@ impl Client {
         let mut reply = [0; N];
         run(&node.0, chain, &self.unfenced, &mut reply).expect("within the node");
         reply
+    }
+
+    /// Zeroes one word.
+    fn clear(&self, node: &Node, word: u64) {
+        clear::<1>(&node.0, &[at(word)], &self.unfenced).expect("within the node");
     }
 }
 
@@ -221,6 +226,43 @@ fn a_write_does_not_pass_a_write() {
         let [second, first] = Client::default().post(&node, &[read(1, 1), read(0, 1)]);
         assert!(second == 0 || first == 1, "the second WRITE came first");
         writer.join().expect("the writer");
+    });
+}
+
+/// Zeros of the common chain are seen in order as well.
+#[test]
+fn zeros_do_not_pass_a_write() {
+    explore(None, || {
+        let node = Node::new(2);
+        let client = Client::default();
+        client.post::<0>(&node, &[write(1, &[1])]);
+        let theirs = node.clone();
+        let writer = thread::spawn(move || {
+            let client = Client::default();
+            client.post::<0>(&theirs, &[write(0, &[1])]);
+            client.clear(&theirs, 1);
+        });
+        let [second, first] = client.post(&node, &[read(1, 1), read(0, 1)]);
+        assert!(second == 1 || first == 1, "the zeros came first");
+        writer.join().expect("the writer");
+    });
+}
+
+#[test]
+fn a_read_does_not_pass_zeros() {
+    explore(None, || {
+        let node = Node::new(2);
+        Client::default().post::<0>(&node, &[write(0, &[1, 1])]);
+        let both = |node: &Node, mine: u64| {
+            let client = Client::default();
+            client.clear(node, mine);
+            let [other] = client.post(node, &[read(1 - mine, 1)]);
+            other
+        };
+        let theirs = node.clone();
+        let other = thread::spawn(move || both(&theirs, 0));
+        let mine = both(&node, 1);
+        assert!(mine == 0 || other.join().expect("the other") == 0, "both READs came first");
     });
 }
 
