@@ -334,6 +334,10 @@ impl Handle {
         run!(self, py, |store| store.put_many(&keys, &values))
     }
 
+    fn _delete_many(&self, py: Python<'_>, keys: Vec<PyBackedBytes>) -> PyResult<()> {
+        run!(self, py, |store| store.delete_many(&keys))
+    }
+
     /// Values of so many bytes, which lie behind each other.
     fn _put_array(
         &self,

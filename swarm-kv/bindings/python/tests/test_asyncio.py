@@ -38,6 +38,8 @@ def test_tasks_share_a_handle(pool):
             assert await db.get_many([b"b", b"a"]) == [b"2", b"1"]
             assert sorted(await db.items()) == [(b"a", b"1"), (b"b", b"2")]
             assert await db.keys(b"a") == [b"a"]
+            await db.delete_many([b"a"])
+            assert await db.get_many([b"b", b"a"]) == [b"2", None]
 
     asyncio.run(main())
 

@@ -117,6 +117,8 @@ def test_keys_and_items_are_found_by_what_they_begin_with(db):
     assert dict(db.items(prefix=b"1:")) == ones
     assert sorted(db.keys(b"1:")) == sorted(ones)
     assert db.get_many([b"0:0", b"none", b"2:2"]) == [b"0", None, b"2"]
+    db.delete_many(key for key in [*ones, b"none"])
+    assert db.keys(b"1:") == [] and len(db.keys()) == len(everything) - len(ones)
 
 
 def test_arrays_come_back_as_they_went(db):

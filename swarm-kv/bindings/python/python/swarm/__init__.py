@@ -242,6 +242,10 @@ class Store(_Objects, Handle, MutableMapping):
         pairs = list(pairs.items() if isinstance(pairs, Mapping) else pairs)
         self._put_many([key for key, _ in pairs], [value for _, value in pairs])
 
+    def delete_many(self, keys):
+        """Deletes keys, and leaves out those that are not there. Each is atomic, all together are not."""
+        self._delete_many(list(keys))
+
     def update(self, pairs=()):
         """As `put_many`. Keys are bytes, so none are taken by name."""
         self.put_many(pairs)
@@ -350,6 +354,9 @@ class AsyncStore(_Objects):
 
     async def put_many(self, pairs):
         await self._in_thread(self.store.put_many, pairs)
+
+    async def delete_many(self, keys):
+        await self._in_thread(self.store.delete_many, keys)
 
     async def keys(self, prefix=b""):
         return await self._in_thread(self.store.keys, prefix)
