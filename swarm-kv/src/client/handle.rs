@@ -683,6 +683,22 @@ pub(crate) mod tests {
         assert_eq!(unpinned.get(), 0, "what it found may be of another generation by then");
     }
 
+    /// The buffer that a key was inserted with is named by its bucket's record, and a client that brings that to
+    /// a node copies it: a cycle leaves it, and takes it out of the record, and the next one retires it.
+    #[test]
+    fn what_came_with_a_record_is_garbage_once_the_record_is_replaced() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let options = CreateOptions { capacity: 4 << 20, ..CreateOptions::default() };
+        let pool = Pool::create(dir.path().join("pool"), &options).expect("a pool");
+        let open = || shm::open(&pool, Options::default()).expect("a client");
+        let (client, other) = (open(), open());
+        let store = client.blocking();
+        store.put(b"key", b"value").expect("memory");
+        other.blocking().put(b"key", b"another").expect("memory");
+        assert_eq!(store.collect(), Ok(Some(0)), "nothing that the record names");
+        assert_eq!(store.collect(), Ok(Some(2)), "the buffer, and the record that named it");
+    }
+
     /// Uses up all numbers that a client has.
     fn spend<F: Fabric, C: Clock, P: Protocol>(client: &Client<F, C, P>) {
         while client.group.has_numbers() {
