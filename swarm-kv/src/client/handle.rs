@@ -550,20 +550,27 @@ pub(crate) mod tests {
         Client::new(nodes, LoneClock::new(1000), geometry, SESSION, Options::default())
     }
 
-    /// An epoch domain without other clients, in this generation.
-    struct Of(Rc<Cell<u64>>);
+    /// An epoch domain without other clients.
+    #[derive(Clone, Default)]
+    struct Of {
+        generation: Rc<Cell<u64>>,
+        is_pinned: Rc<Cell<bool>>,
+    }
 
     impl EpochDomain for Of {
         fn epoch(&self) -> u64 {
             1
         }
         fn pin(&self) -> u64 {
+            self.is_pinned.set(true);
             self.epoch()
         }
         fn repin(&self, _: u64) {}
-        fn unpin(&self) {}
+        fn unpin(&self) {
+            self.is_pinned.set(false);
+        }
         fn generation(&self) -> u64 {
-            self.0.get()
+            self.generation.get()
         }
         fn new_generation(&self) {}
         fn is_attached(&self, _: usize) -> bool {
@@ -574,16 +581,23 @@ pub(crate) mod tests {
         }
     }
 
+    /// A client of one node without keyed cells.
+    fn watched<'w>(fabric: Watched<'w>, domain: &Of) -> Client<Watched<'w>, LoneClock> {
+        let (clock, geometry) = (LoneClock::new(1000), geometry().with_keyed_cells(false));
+        let client = Client::new(fabric, clock, geometry, SESSION, Options::default());
+        client.with_epochs(Box::new(domain.clone()))
+    }
+
     /// A client detaches; if `another`, a new generation has begun since its last operation.
     /// Returns how many objects it takes back.
     fn takes_back(another: bool) -> u64 {
         let (geometry, nodes) = (geometry(), Loopback::new(1, 4 << 17));
-        let generation = Rc::<Cell<u64>>::default();
+        let domain = Of::default();
         let fabric = Watched::new(nodes.clone(), |_| false);
         let clock = LoneClock::new(1000);
         let client: Client<_, _> =
             Client::new(fabric, clock, geometry, SESSION, Options::default());
-        let client = client.with_epochs(Box::new(Of(Rc::clone(&generation))));
+        let client = client.with_epochs(Box::new(domain.clone()));
         client.blocking().put(b"key", b"value").expect("memory");
         let counted = || -> u64 {
             let counters = (geometry.first_chunk()..geometry.chunks())
@@ -591,7 +605,7 @@ pub(crate) mod tests {
             counters.map(|at| nodes.word(NodeId(0), at) & 0xffff_ffff).sum()
         };
         let before = counted();
-        generation.set(u64::from(another));
+        domain.generation.set(u64::from(another));
         drop(client);
         before - counted()
     }
@@ -607,12 +621,8 @@ pub(crate) mod tests {
     /// lies there may be reused while this operation runs.
     #[test]
     fn a_location_of_an_earlier_generation_is_not_used() {
-        let generation = Rc::<Cell<u64>>::default();
-        let fabric = Watched::new(Loopback::new(1, 4 << 17), |_| false);
-        let (clock, geometry) = (LoneClock::new(1000), geometry().with_keyed_cells(false));
-        let client: Client<_, _> =
-            Client::new(fabric, clock, geometry, SESSION, Options::default());
-        let client = client.with_epochs(Box::new(Of(Rc::clone(&generation))));
+        let domain = Of::default();
+        let client = watched(Watched::new(Loopback::new(1, 4 << 17), |_| false), &domain);
         let store = client.blocking();
         let verbs = |operation: &dyn Fn()| {
             operation();
@@ -624,54 +634,24 @@ pub(crate) mod tests {
         for operation in [&get as &dyn Fn(), &update] {
             verbs(operation);
             let cached = verbs(operation);
-            generation.set(generation.get() + 1);
+            domain.generation.set(domain.generation.get() + 1);
             assert!(verbs(operation) > cached, "it asks the index");
             assert_eq!(verbs(operation), cached);
-        }
-    }
-
-    /// An epoch domain that says whether its client is pinned.
-    struct Pinning(Rc<Cell<bool>>);
-
-    impl EpochDomain for Pinning {
-        fn epoch(&self) -> u64 {
-            1
-        }
-        fn pin(&self) -> u64 {
-            self.0.set(true);
-            self.epoch()
-        }
-        fn repin(&self, _: u64) {}
-        fn unpin(&self) {
-            self.0.set(false);
-        }
-        fn generation(&self) -> u64 {
-            0
-        }
-        fn new_generation(&self) {}
-        fn is_attached(&self, _: usize) -> bool {
-            true
-        }
-        fn try_advance(&self) -> u64 {
-            self.epoch()
         }
     }
 
     /// What is cached is prefetched in front of the pin, and read behind it.
     #[test]
     fn a_cached_operation_reads_nothing_before_its_pin() {
-        let is_pinned = Rc::<Cell<bool>>::default();
+        let domain = Of::default();
         let (pinned, unpinned) = (Cell::new(0), Cell::new(0));
         let counts = |_: &[Verb<'_>]| {
-            let count = if is_pinned.get() { &pinned } else { &unpinned };
+            let count = if domain.is_pinned.get() { &pinned } else { &unpinned };
             count.set(count.get() + 1);
             false
         };
         let fabric = Watched::new(Loopback::new(1, 4 << 17).near(), counts);
-        let (clock, geometry) = (LoneClock::new(1000), geometry().with_keyed_cells(false));
-        let client: Client<_, _> =
-            Client::new(fabric, clock, geometry, SESSION, Options::default());
-        let client = client.with_epochs(Box::new(Pinning(Rc::clone(&is_pinned))));
+        let client = watched(fabric, &domain);
         let store = client.blocking();
         store.put(b"key", b"value").expect("memory");
         let (many, keys) = (pinned.get(), [b"key".as_slice()]);
