@@ -13,6 +13,7 @@ git worktree prune
 git worktree add --quiet --detach --force "$target/tree" "$commit"
 trap 'git worktree remove --force "$target/tree"' EXIT
 cp benches/examples/paces.rs "$target/tree/benches/examples/"
+cp benches/src/zipf.rs "$target/tree/benches/src/"
 build() {
     (cd "$1" && CARGO_TARGET_DIR="$target/$2" cargo build --release --quiet -p swarm-benches --no-default-features --example paces)
     cp "$target/$2/release/examples/paces" "$target/paces-$2"
